@@ -31,6 +31,7 @@ from ..ir.expr import Cast, Const, Expr, Load, Select, Var
 from ..ir.rewrite import free_variables, fresh_name, loads_of, map_expr, map_loads
 from .contraction import contraction_of
 from .inline import inline_stages
+from .phases import with_phases
 from .steps import step_of
 from .workload import Axis, Stage, Workload
 
@@ -51,14 +52,15 @@ def channels_last_steps(workload: Workload) -> list[Decomposition]:
     ones read. There are none where the workload is no such convolution, or a depthwise one."""
     if workload.dynamic or workload.skews:
         return []
-    inlined = inline_stages(workload)
+    phased = with_phases(workload)
+    inlined = inline_stages(workload) if phased is None else phased
     total, *rest = inlined.stages
     convolution = None if any(s.reducer is not None for s in rest) else _convolution_of(total)
     if convolution is None:
         return []
     found = list[Decomposition]()
     for name, write in _WRITERS.items():
-        steps = _Steps(inlined, dict(found))
+        steps = _Steps(inlined, dict(found), phased is not None)
         try:
             if write(steps, convolution):
                 found.append((name, tuple(steps.done)))
@@ -149,10 +151,10 @@ def _convolution_of(total: Stage) -> _Convolution | None:
 
 class _Steps:
     """The steps of a decomposition, as they are written. ``done``: those that there are. ``others``: the
-    decompositions before it, by name."""
+    decompositions before it, by name. ``phased``: whether pixels are read from the sums by quotient and remainder."""
 
-    def __init__(self, whole: Workload, others: Mapping[str, tuple[Workload, ...]]) -> None:
-        self.whole, self.others, self.done = whole, others, list[Workload]()
+    def __init__(self, whole: Workload, others: Mapping[str, tuple[Workload, ...]], phased: bool) -> None:
+        self.whole, self.others, self.phased, self.done = whole, others, phased, list[Workload]()
         self._made = list[Buffer]()
         self._copies = dict[tuple[str, tuple[int, ...]], Buffer]()
         self._taken = {b.name for b in whole.inputs}
@@ -173,6 +175,12 @@ class _Steps:
         """Add a step. Raises InvalidWorkload where it is none."""
         self.done.append(step_of(self.whole, self._made, stages, tuple(outputs)))
         self._made += [s.tensor for s in stages if s.name in outputs]
+
+    def axes_read(self, load: Load) -> list[str]:
+        """Return the axes that are an index of ``load``, or two where pixels are read by quotient and remainder."""
+        names = [i.name for i in load.indices if isinstance(i, Var)]
+        parts = {name for i in load.indices for name in free_variables(i)} - {*names} if self.phased else set()
+        return sorted([*names, *parts])
 
     def copied(self, load: Load, order: tuple[int, ...]) -> Load:
         """Return ``load`` from a copy whose dimensions are in another order, which a step writes, if none has."""
@@ -279,7 +287,7 @@ def _write_channels_last(steps: _Steps, c: _Convolution) -> bool:
     for stage in steps.rest:
         read = next((load for load in loads_of(stage.body) if load.buffer.name in moved), None)
         own = [a.name for a in stage.axes]
-        if read is None or sorted(own) != sorted(i.name for i in read.indices if isinstance(i, Var)):
+        if read is None or sorted(own) != steps.axes_read(read):
             return False  # no pointwise function of the sums
         filters = moved[read.buffer.name].filters(read)
         last = [d for d, name in enumerate(own) if name in filters]

@@ -309,8 +309,8 @@ def store_outputs(
     outer: tuple[Expr, ...] = (),
     first: Expr | None = None,
 ) -> None:
-    """Store all outputs at ``width`` neighbours along ``n`` from ``at`` on. Their accumulators are those from ``first``
-    on, at the indices ``outer``, in ``accumulators``."""
+    """Store all outputs at ``width`` neighbours along ``n`` from ``at`` on, all of which exist or none. Their
+    accumulators are those from ``first`` on, at the indices ``outer``, in ``accumulators``."""
     begin = index(0) if first is None else first
     column = Var("n") - at["n"] + begin if width > 1 else begin
 
@@ -320,7 +320,7 @@ def store_outputs(
     for result in gemm.results:
         value = vector_at(result.value, at, "n", width, replaced)
         indices = [vector_at(i, at, "n", width) for i in result.indices]
-        with w.when(_all([vector_at(i, at, "n", width) for i in result.inside])):
+        with w.when(_all([vector_at(i, at, "n", 1) for i in result.inside])):
             w.store(result.tensor, [i.value if isinstance(i, Broadcast) else i for i in indices], value)
 
 

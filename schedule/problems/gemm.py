@@ -28,9 +28,9 @@ from ...te.groups import draw_sizes
 from ...te.inline import inline_stages
 from ...te.packed_floats import e2m1_of, e8m0_of
 from ...te.workload import Axis, Reducer, Stage, Workload
-from ..tile.delinearize import axis_indices, delinearize
+from ..tile.delinearize import axis_indices
+from .digits import axes_in
 from .image_window import ImageWindow
-from .index_digits import digits_of, joined_digits
 
 LARGEST_SKINNY_M = 64
 """A product counts as skinny up to so many rows of A."""
@@ -515,7 +515,7 @@ def _result(stage: Stage, sums: Sequence[Stage], at: Mapping[str, Expr]) -> Resu
     wanted, totals = tuple(at[a.name] for a in sums[0].axes), [s.name for s in sums]
     if stage.name in totals:
         return Result(stage.tensor, wanted, Load(stage.tensor, wanted))
-    found = _axes_in(stage, sums[0].axes, totals, at)
+    found = axes_in(stage, sums[0].axes, totals, at)
     if found is None:
         return None
     own, inside = found
@@ -535,36 +535,6 @@ def _result(stage: Stage, sums: Sequence[Stage], at: Mapping[str, Expr]) -> Resu
     if not reads or any(r != reads[0] for r in reads):
         return None
     return Result(stage.tensor, tuple(own[a.name] for a in stage.axes), value, inside)
-
-
-def _axes_in(
-    stage: Stage, axes: Sequence[Axis], totals: Sequence[str], at: Mapping[str, Expr]
-) -> tuple[dict[str, Expr], tuple[Expr, ...]] | None:
-    """Return the axes of an output stage as expressions on ``m`` and ``n``, found from where the stage reads a sum, and
-    the conditions on which that is inside of them. Indices of the sum may be made of digits, such as where channels
-    become pixels: sum[y // 2, channel * 2 + y % 2]."""
-    own: dict[str, Expr] = {a.name: index(0) for a in stage.axes if a.extent == 1}
-    load = next((e for e in _loads(stage.body) if e.buffer.name in totals), None)
-    if load is None:
-        return None
-    digits: dict[Expr, tuple[Expr, int]] = {}  # a part of an index -> its value, and how many it has
-    for i, axis in zip(load.indices, axes, strict=True):
-        if axis.extent > 1:
-            found = digits_of(i, stage.axes, axis.extent)
-            if not found or any(part in digits for part, _ in found):
-                return None
-            values = delinearize(at[axis.name], [count for _, count in found])
-            digits |= {part: (value, count) for (part, count), value in zip(found, values, strict=True)}
-    inside = list[Expr]()
-    for axis in stage.axes:
-        if axis.name in own:
-            continue
-        joined = joined_digits(Var(axis.name), digits)
-        if joined is None:
-            return None
-        own[axis.name], count = joined
-        inside += [own[axis.name] < axis.extent] if count > axis.extent else []
-    return None if digits else (own, tuple(inside))
 
 
 def _loads(body: Expr) -> list[Load]:

@@ -18,6 +18,7 @@ from ...ir.buffer import Buffer
 from ...ir.expr import Cast, Compare, CompareOp, Const, Expr, Load, Logic, LogicOp, Select, Var, index
 from ...ir.linear_form import LinearForm, linear_form
 from ...ir.rewrite import free_variables, substitute
+from ...te.phases import with_phases
 from ...te.workload import Axis, Workload
 from ..tile.delinearize import axis_indices, delinearize
 from .gemm import Gemm, Operand, Sides, sides_of
@@ -34,11 +35,12 @@ def implicit_gemm_of(
     otherwise neighbours are pixels (NCHW and its kin), or a digit of the filters that lies between them. None: they may
     lie in any order, and there may be one filter.
     """
-    found = sides_of(workload, joined=True)
-    for sides in () if found is None else (found, replace(found, rows=found.columns, columns=found.rows)):
-        product = _product(sides, patch, halo, along_n)
-        if product is not None:
-            return product
+    for whole in (workload, with_phases(workload)):
+        found = None if whole is None else sides_of(whole, joined=True)
+        for sides in () if found is None else (found, replace(found, rows=found.columns, columns=found.rows)):
+            product = _product(sides, patch, halo, along_n)
+            if product is not None:
+                return product
     return None
 
 
@@ -67,7 +69,7 @@ def _product(sides: Sides, patch: tuple[int, ...], halo: int | None, along_n: bo
         if patch:
             named = zip(pixels.rows, window.position(Var("m")), strict=True)
             rows = {name: position for name, position in named if name is not None}
-        product = phased.product(phased.rows, phased.columns, rows, part=not along_n)
+        product = phased.product(phased.rows, phased.columns, rows, part=True)
         pixel = rows.get(pixels.rows[-1] or "", index(0))
         if product is not None and (along_n is None or _is_ordered(product, pixel, along_n)):
             group = Var(product.batch[0].name) * window.channels if sides.batch else index(0)
@@ -79,8 +81,12 @@ def _product(sides: Sides, patch: tuple[int, ...], halo: int | None, along_n: bo
 
 
 def _is_ordered(product: Gemm, pixel: Expr, along_n: bool) -> bool:
-    """Return whether neighbours in the results are those along ``n``, or those along ``pixel``."""
-    return product.results[0].step("n") == 1 if along_n else _along(product, pixel)
+    """Return whether neighbours in the results are those along ``n``, and all of a pixel exist or none, or those along
+    ``pixel``."""
+    if not along_n:
+        return _along(product, pixel)
+    whole = not any("n" in free_variables(i) for r in product.results for i in r.inside)
+    return whole and product.results[0].step("n") == 1
 
 
 def _along(product: Gemm, pixel: Expr) -> bool:

@@ -49,6 +49,8 @@ CONVOLUTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "three dimensions": ("conv3d", {**_BLOCKS, "kernel_d": 3, "kernel_h": 3, "kernel_w": 3, "padding": 1}),
     "transposed": ("conv2d_transpose", {**_SMALL, "kernel_h": 4, "kernel_w": 4, "stride": 2, "padding": 1}),
     "transposed 2x2": ("conv2d_transpose", {**_SMALL, "kernel_h": 2, "kernel_w": 2, "stride": 2}),
+    "transposed 3x3": ("conv2d_transpose", {**_SMALL, "kernel_h": 3, "kernel_w": 3, "stride": 2, "padding": 1}),
+    "transposed 5x5, groups": ("conv2d_transpose", {**_SMALL, "kernel_h": 5, "kernel_w": 5, "stride": 3, "groups": 2}),
     "transposed, tf32": (
         "conv2d_transpose",
         {**_SMALL, "kernel_h": 4, "kernel_w": 4, "stride": 2, "padding": 1, "dtype": "float32", "precision": "tf32"},
@@ -80,6 +82,7 @@ def test_every_step_has_a_kernel_class(case: str, epilogue: bool) -> None:
         ("conv2d", {"kernel_h": 3, "kernel_w": 3, "dtype": "int8"}),
         ("conv2d", {"kernel_h": 1, "kernel_w": 1, "stride": 2}),
         ("conv2d_transpose", {"kernel_h": 4, "kernel_w": 4, "stride": 2, "padding": 1}),
+        ("conv2d_transpose", {"kernel_h": 3, "kernel_w": 3, "stride": 2, "padding": 1, "bias": True, "residual": True}),
     ],
 )
 def test_kernels_of_all_steps_compute_the_convolution(operator: str, parameters: dict[str, Any]) -> None:

@@ -71,7 +71,7 @@ def _random_convolution(seed: int) -> Workload:
         "channels": groups * choice(1, 2, 3, 5, 8),
         "filters": groups * choice(1, 2, 6),
         "stride": choice(1, 2, 3),
-        "padding": choice(0, 0, 1, 2) if operator != "conv2d_transpose" else 0,
+        "padding": choice(0, 0, 1, 2),
         "dilation": choice(1, 1, 2),
         "groups": groups,
         "dtype": choice("float16", "bfloat16", "float32", "float64", "int8", "int32"),

@@ -22,7 +22,7 @@ from math import prod
 
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.cpu import PrefetchLine
-from ....ir.expr import Broadcast, Compare, CompareOp, Expr, Load, Ramp, Select, Var, const, index, minimum
+from ....ir.expr import Broadcast, Compare, CompareOp, Expr, Load, Ramp, Select, Var, const, index, logical_and, minimum
 from ....ir.rewrite import free_variables
 from ....ir.stmt import Kernel, LoopKind
 from ....te.workload import Axis
@@ -298,7 +298,9 @@ class BlockedGemmWriter:
             value = vector_at(result.value, here, "n", self.store_lanes, read)
             if mask is not None:
                 value = Select(mask, value, Broadcast(const(0, value.dtype), self.store_lanes))
-            self.w.store(result.tensor, self._output_indices(result, here), value, mask)
+            inside = [vector_at(i, here, "n", 1) for i in result.inside]
+            with self.w.when(logical_and(*inside) if inside else None):
+                self.w.store(result.tensor, self._output_indices(result, here), value, mask)
 
     def row_condition(self, t: RegisterTile, i: Expr) -> Expr | None:
         """Return whether C has row ``i`` of a register tile; None where it has all of them always."""
@@ -325,8 +327,9 @@ def batch_of(operand: Operand, p: Gemm) -> tuple[Axis, ...]:
 
 
 def can_accumulate(result: Result, dtype: object) -> bool:
-    """Return whether accumulators can wait in an output between two blocks of ``k``: in vectors along ``n``."""
-    return result.tensor.dtype == dtype and result.step("n") == 1
+    """Return whether accumulators can wait in an output between two blocks of ``k``: in vectors along ``n``, all of
+    them."""
+    return result.tensor.dtype == dtype and result.step("n") == 1 and not result.inside
 
 
 def _is_accumulator(result: Result, p: Gemm) -> bool:

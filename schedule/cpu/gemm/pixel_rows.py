@@ -150,7 +150,12 @@ def pixel_rows_of(workload: Workload, dtypes: tuple[DType, DType] | None = None)
     plane = Var(PLANE) if planes > 1 else index(0)
     moved = {"m": plane * pixels + Var("m")}
     results = tuple(
-        replace(r, indices=tuple(substitute(i, moved) for i in r.indices), value=substitute(r.value, moved))
+        replace(
+            r,
+            indices=tuple(substitute(i, moved) for i in r.indices),
+            value=substitute(r.value, moved),
+            inside=tuple(substitute(i, moved) for i in r.inside),
+        )
         for r in p.results
     )
     corner = (*rows.corner(plane, index(0)), index(0))

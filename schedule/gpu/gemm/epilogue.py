@@ -230,9 +230,10 @@ class Epilogue:
                 with w.when(logical_and(*inside)):
                     for result in gemm.results:
                         first = pair * 4 + half * 2 + column
-                        value = self._value(fragments, first, result, here, width)
-                        indices = [vector_at(i, here, "n", width) for i in result.indices]
-                        w.store(result.tensor, [i.value if isinstance(i, Broadcast) else i for i in indices], value)
+                        with w.when(_existing(result, here)):
+                            value = self._value(fragments, first, result, here, width)
+                            indices = [vector_at(i, here, "n", width) for i in result.indices]
+                            w.store(result.tensor, [i.value if isinstance(i, Broadcast) else i for i in indices], value)
 
     def _store_pixels(self, accumulators: Buffer, atom: int, at: Mapping[str, Expr]) -> None:
         """Store what a thread holds of 64 pixels. What is the same for all pixels is loaded ahead of the stores, for
@@ -279,8 +280,7 @@ class Epilogue:
                     fragments = self._fragments(accumulators, atom, 0, self.s.tile_n)
                     value = self._value(fragments, first, result, here, width, sources)
                     *outer, last = (vector_at(i, here, "n", 1) for i in result.indices)
-                    inside = [vector_at(i, here, "n", 1) for i in result.inside]
-                    with w.when(logical_and(*inside) if inside else None):
+                    with w.when(_existing(result, here)):
                         w.store(result.tensor, (*outer, Ramp(last, 1, width) if width > 1 else last), value)
 
     def _rows_inside(self, at: Mapping[str, Expr], m: Expr) -> list[Expr]:
@@ -491,6 +491,7 @@ class Epilogue:
                 n = at["n"] + column
                 inside = [n < gemm.n.extent]
                 inside += [column < staged.columns] if staged.columns % (WARP_LANES * width) else []
+                inside += [vector_at(i, {**at, "m": m, "n": n}, "n", 1) for i in result.inside]
                 with w.when(logical_and(*inside)):
                     source = (self.warpgroup, index(0), staged_row)
                     if width > 1:
@@ -534,6 +535,12 @@ class Epilogue:
                 value = Load(staged.buffer, (*source, Ramp(column, 1, width)))
                 indices = [vector_at(i, {**at, "m": m, "n": n}, "n", width) for i in result.indices]
                 w.store(result.tensor, indices, value)
+
+
+def _existing(result: Result, at: Mapping[str, Expr]) -> Expr | None:
+    """Return the condition on which a result has an element at ``at``; None where it has all."""
+    inside = [vector_at(i, at, "n", 1) for i in result.inside]
+    return logical_and(*inside) if inside else None
 
 
 def spare_registers(gemm: Gemm) -> int:

@@ -95,13 +95,14 @@ def can_store_by_tma(gemm: Gemm) -> bool:
 
 def can_store_staged_rows(gemm: Gemm) -> bool:
     """Return whether all results can be stored row by row from where they are staged: 16-bit, of one type, along ``n``
-    or along pixels."""
+    or along pixels. What is read for each row is read for all of them."""
     even = gemm.n.extent % 2 == 0
     return all(
         r.tensor.dtype.name in ("float16", "bfloat16")
         and r.tensor.dtype == gemm.results[0].tensor.dtype
         and (_has_pixel_vectors(gemm, r) if gemm.along_pixels else r.step("n") == 1)
         and (even or not reads_sources(gemm, r))
+        and not (r.inside and _reads_rows(gemm, r))
         for r in gemm.results
     )
 
@@ -119,3 +120,9 @@ def _has_pixel_vectors(gemm: Gemm, result: Result) -> bool:
 def reads_sources(gemm: Gemm, result: Result) -> bool:
     """Return whether a result reads more than the accumulators."""
     return any(load.buffer.name not in gemm.accumulators for load in loads_of(result.value))
+
+
+def _reads_rows(gemm: Gemm, result: Result) -> bool:
+    """Return whether a result reads more than the accumulators that is not the same for all rows."""
+    sources = (load for load in loads_of(result.value) if load.buffer.name not in gemm.accumulators)
+    return any("m" in free_variables(load) for load in sources)

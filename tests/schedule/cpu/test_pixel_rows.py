@@ -38,6 +38,8 @@ CASES = {
     "groups": _conv2d(channels=18, filters=22, groups=2, padding=1, height=3),
     "filters first": _conv2d(padding=1, filters_first=True),
     "transposed": _transposed(output_padding=1, batch=2),
+    "transposed, not of whole strides": _transposed(bias=True, residual=True),
+    "transposed, phases of different places": _transposed(kernel_h=1, kernel_w=4, stride=3, padding=0),
     "half": _conv2d(padding=1, dtype="float16"),
     "a line": workload_of("conv1d", batch=2, channels=4, length=11, filters=9, kernel=3, padding=1, layout="NWC"),
     "a volume": workload_of(

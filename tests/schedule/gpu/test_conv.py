@@ -108,6 +108,18 @@ CASES: dict[str, tuple[Target, Callable[[], Workload]]] = {
     "transposed": (H200, lambda: transposed(bias=True, activation="relu")),
     "transposed, odd kernel": (H200, lambda: transposed(kernel_h=3, kernel_w=3, output_padding=1)),
     "transposed, kernel of the stride": (H200, lambda: transposed(kernel_h=2, kernel_w=2, padding=0)),
+    "transposed, not of whole strides": (
+        H200,
+        lambda: transposed(kernel_h=3, kernel_w=3, bias=True, activation="relu"),
+    ),
+    "transposed, not of whole strides, residual": (
+        FEW,
+        lambda: transposed(kernel_h=5, kernel_w=4, stride=3, padding=2, residual=True, filters=37),
+    ),
+    "transposed, not of whole strides, TF32": (
+        H200,
+        lambda: transposed(kernel_h=3, kernel_w=3, groups=2, dtype="float32", precision="tf32"),
+    ),
     "transposed, groups": (H200, lambda: transposed(groups=2, kernel_h=6, kernel_w=3, stride=3, padding=0)),
 }
 
@@ -445,6 +457,18 @@ def test_a_transposed_convolution_skips_places_that_no_pixel_meets() -> None:
     assert gemm.window.taps == (2, 2) and gemm.window.lower == (-1, -1) and gemm.window.most_shifted == 1
     odd = implicit_gemm_of(transposed(kernel_h=3, kernel_w=3, output_padding=1))
     assert odd is not None and odd.window is not None and odd.window.taps == (2, 2)  # one phase has but one
+
+
+def test_a_transposed_convolution_leaves_out_pixels_of_the_last_stride() -> None:
+    """Y has 7 x 15 pixels, 8 x 16 in whole strides that begin one pixel ahead of it."""
+    uneven = implicit_gemm_of(transposed(kernel_h=3, kernel_w=3))
+    assert uneven is not None and uneven.window is not None and uneven.window.positions == (4, 8)
+    assert [a.extent for a in uneven.batch] == [2, 2] and uneven.results[0].tensor.shape == (2, 7, 15, 40)
+    assert len(uneven.results[0].inside) == 2  # of either dimension the first pixel is missing
+    behind = implicit_gemm_of(transposed(kernel_h=3, kernel_w=3, padding=0))
+    assert behind is not None and len(behind.results[0].inside) == 2 and behind.window is not None
+    assert behind.window.positions == (5, 9)
+    assert sketches_for(transposed(kernel_h=3, kernel_w=3), H200) == (SKETCH,)
 
 
 def test_padding_of_any_kind_is_part_of_the_window() -> None:
