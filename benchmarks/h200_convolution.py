@@ -156,7 +156,7 @@ def _channels_first(
 ) -> Row:
     """``image``: its extents. ``more``: further parameters of the operator."""
     rank, transposed, padding = len(image), "transposed" in more, kernel // 2 if kernel % 2 else 0
-    padding = 1 if transposed else padding
+    padding, groups = 1 if transposed else padding, int(str(more.get("groups", 1)))
     parameters: dict[str, Any] = {"batch": batch, "channels": channels, "filters": filters, "padding": padding}
     parameters |= dict(zip(_EXTENTS[rank], image, strict=True)) | dict.fromkeys(_KERNELS[rank], kernel)
     parameters |= {"stride": stride, "dtype": "float16", **{k: v for k, v in more.items() if k != "transposed"}}
@@ -166,12 +166,12 @@ def _channels_first(
     fused = "residual" in more
 
     def peer(x: torch.Tensor, w: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
-        y = function(x, w, rest[0] if fused else None, stride=stride, padding=padding)
+        y = function(x, w, rest[0] if fused else None, stride=stride, padding=padding, groups=groups)
         return functional.relu(y + rest[1]) if fused else y
 
     def prepare(tensors: Tensors) -> Tensors:
         x, w, *rest = tensors
-        sides = (channels, filters) if transposed else (filters, channels)
+        sides = (channels, filters) if transposed else (filters, channels // groups)
         return x.reshape(batch, channels, *image), w.reshape(*sides, *(kernel,) * rank), *rest
 
     return Row("conv2d_transpose" if transposed else f"conv{rank}d", parameters, peer, prepare)
@@ -211,6 +211,12 @@ ROWS: dict[str, Row] = {
     "n8-3s1-4000-512-512": _channels_first(8, (4000,), 512, 512, 3, 1),
     "n2-3x3x3s1-16x56x56-64-64": _channels_first(2, (16, 56, 56), 64, 64, 3, 1),
     "n32-transposed-4x4s2-14x14-256-128": _channels_first(32, (14, 14), 256, 128, 4, 2, transposed=True),
+    "n32-transposed-3x3s2-32x32-64-64": _channels_first(32, (32, 32), 64, 64, 3, 2, transposed=True),
+    "n16-depthwise-7x7s1-56x56-96-96": _channels_first(16, (56, 56), 96, 96, 7, 1, groups=96),
+    "n32-depthwise-3x3s1-56x56-144-144": _channels_first(32, (56, 56), 144, 144, 3, 1, groups=144),
+    "n32-depthwise-3x3s2-112x112-96-96": _channels_first(32, (112, 112), 96, 96, 3, 2, groups=96),
+    "n32-depthwise-3x3s1-14x14-512-512": _channels_first(32, (14, 14), 512, 512, 3, 1, groups=512),
+    "n8-depthwise-31s1-4000-512-512": _channels_first(8, (4000,), 512, 512, 31, 1, groups=512),
 }
 
 

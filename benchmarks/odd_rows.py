@@ -165,6 +165,11 @@ def padded(batch: int, channels: int, side: int, border: int, dtype: str) -> Odd
     return OddRow(None, {"text": text}, lambda x: functional.pad(x, (border,) * 4))
 
 
+def running_sum(shape: tuple[int, ...], axis: int, dtype: str) -> OddRow:
+    parameters = {"shape": list(shape), "axis": axis, "kind": "sum", "dtype": dtype}
+    return OddRow("scan", parameters, lambda x: torch.cumsum(x, axis))
+
+
 F16, F32 = "float16", "float32"
 
 GPU_ROWS: Mapping[str, OddRow] = {
@@ -200,6 +205,8 @@ GPU_ROWS: Mapping[str, OddRow] = {
     "odd-outer_sum-64x512x1024": reduction((64, 512, 1024), (0, 2), "sum", F16, lambda x: x.sum((0, 2))),
     "odd-outer_max-100x300x2001": reduction((100, 300, 2001), (0, 2), "max", F16, lambda x: x.amax((0, 2))),
     "odd-pad-64x3x500x500": padded(64, 3, 500, 6, F16),
+    "odd-cumsum-8x4000000-f32": running_sum((8, 4_000_000), 1, F32),
+    "odd-cumsum-1x10000000-f32": running_sum((1, 10_000_000), 1, F32),
 }
 
 CPU_ROWS: Mapping[str, OddRow] = {
