@@ -53,6 +53,12 @@ class PlaneWindow:
         return tuple(a for a in self.reduction.axes if a not in moving)
 
     @property
+    def filter_axes(self) -> tuple[Axis, ...]:
+        """Those of ``plane_axes`` that filters depend on."""
+        free = {name for m in self.fixed_loads for name in _free(m)}
+        return tuple(a for a in self.plane_axes if a.name in free)
+
+    @property
     def output_height(self) -> int:
         """The rows of outputs of a plane."""
         return self.height.axis.extent if self.height is not None else 1

@@ -45,10 +45,10 @@ _ROW_TILE, _COLUMN_TILE, _LINE, _COLUMN = "row_tile#", "column_tile#", "line#", 
 class PlaneWindowSizes:
     """What a setting of the knobs implies; columns for a space, plain ints for one setting.
 
-    ``tile_w``, ``tile_h``, ``row_tiles`` and ``mma`` are knobs. ``tiles_w``, ``tiles_h``: the tiles of a plane.
-    ``strips_w``, ``strips_h``: the strips of a tile. ``threads``: threads of a block, one for each strip and perhaps
-    idle ones; with ``mma`` a warp for each sixteen strips of a tile. ``k_steps``: how many matrix instructions an
-    output takes for each row of its window, 0 without them.
+    ``tile_w``, ``tile_h``, ``row_tiles``, ``mma`` and ``shared_filter`` are knobs. ``tiles_w``, ``tiles_h``: the tiles
+    of a plane. ``strips_w``, ``strips_h``: the strips of a tile. ``threads``: threads of a block, one for each strip
+    and perhaps idle ones; with ``mma`` a warp for each sixteen strips of a tile, or with ``shared_filter`` of all tiles
+    of a block. ``k_steps``: how many matrix instructions an output takes for each row of its window, 0 without them.
     ``rows``: rows of the input that the windows of a tile span. ``load_width``: how many positions are loaded at once.
     ``lead``: how many positions of a row in shared memory lie before the first one that a window sees, so that these
     loads are aligned. ``pitch``: positions of such a row. ``loads``: vectors that a thread loads. ``near_width``: how
@@ -62,6 +62,7 @@ class PlaneWindowSizes:
     tile_h: Size
     row_tiles: Size
     mma: Size
+    shared_filter: Size
     tiles_w: Size
     tiles_h: Size
     strips_w: Size
@@ -72,6 +73,8 @@ class PlaneWindowSizes:
     load_width: Size
     lead: Size
     pitch: Size
+    load_lines: Size
+    load_tiles: Size
     loads: Size
     near_width: Size
     near: Size
@@ -147,7 +150,10 @@ class PlaneWindowWriter(ABC):
         axes = (*problem.reduction.axes, *problem.reduction.reduce_axes)
         self.names = NameSupply({b.name for b in buffers} | {a.name for a in axes})
         self.w = Writer()
-        self.tile_axes = (*problem.plane_axes, Axis(_ROW_TILE, sizes.tiles_h))
+        planes = problem.plane_axes
+        if sizes.shared_filter:
+            planes = (*problem.filter_axes, *(a for a in planes if a not in problem.filter_axes))
+        self.tile_axes = (*planes, Axis(_ROW_TILE, sizes.tiles_h))
         self.fixed: dict[str, Expr] = {a.name: index(0) for a in problem.reduction.reduce_axes if a.extent == 1}
 
     def kernel(self) -> Kernel:
@@ -180,10 +186,19 @@ class PlaneWindowWriter(ABC):
     def _compute(self, tiles: Mapping[MaskedLoad, Buffer]) -> None:
         """Compute all outputs of the block, and hand them to ``_store_output``."""
 
-    def _point_of(self, tile: Expr) -> dict[str, Expr]:
-        """Return the axes at the first output of a tile."""
+    def _tile_axes_at(self, y: Expr) -> dict[str, Expr]:
+        """Return ``tile_axes`` at tile ``y`` of the block. Where the tiles of a block are neighbours along one of them,
+        those of the first tile are divided once for all."""
+        last = next((a for a in reversed(self.tile_axes) if a.extent > 1), None)
+        if last is None or last.extent % self.sizes.row_tiles:
+            return dict(axis_indices(self.first_tile + y, self.tile_axes))
+        at = dict(axis_indices(self.first_tile, self.tile_axes))
+        return {**at, last.name: at[last.name] + y}
+
+    def _point_of(self, y: Expr) -> dict[str, Expr]:
+        """Return the axes at the first output of tile ``y`` of the block."""
         problem, s = self.problem, self.sizes
-        at = {**self.fixed, **axis_indices(tile, self.tile_axes)}
+        at = {**self.fixed, **self._tile_axes_at(y)}
         row_tile = at.pop(_ROW_TILE)
         if problem.height is not None:
             at[problem.height.axis.name] = row_tile * s.tile_rows
@@ -199,20 +214,25 @@ class PlaneWindowWriter(ABC):
 
     def _load_tiles(self, thread: Expr) -> dict[MaskedLoad, Buffer]:
         """Load all positions of the block's tiles into shared memory, [tile, row, column] for each sliding load. A
-        thread has one column of as many rows as it takes, or, where rows are longer, several of each row."""
+        thread has the same column and row of several tiles, or the same column of several rows of each, or several
+        columns of each row, so that what lies between its loads is constant."""
         problem, w, s = self.problem, self.w, self.sizes
-        vectors, rows = s.pitch // s.load_width, s.row_tiles * s.rows
-        pieces, at_once = -(-vectors // s.threads), max(1, s.threads // vectors)
-        own, vector = (thread // vectors, thread % vectors) if pieces == 1 else (index(0), thread)
+        vectors = s.pitch // s.load_width
+        pieces, steps = -(-vectors // s.threads), -(-s.rows // s.load_lines)
+        own: tuple[Expr, ...] = (index(0), index(0), thread)
+        if pieces == 1:
+            own = delinearize(thread, (max(2, s.load_tiles), s.load_lines, vectors))
 
         def place(n: Expr) -> tuple[Expr, Expr, Expr, list[Expr]]:
-            row, column = n // pieces * at_once + own, n % pieces * s.threads + vector
-            exists = [own < at_once] if at_once > 1 and s.threads % vectors else []
-            exists += [column < vectors] if vectors < pieces * s.threads and pieces > 1 else []
-            exists += [row < rows] if rows % at_once else []
-            exists += [thread < vectors] if at_once == 1 and pieces == 1 and vectors < s.threads else []
-            y, line = delinearize(row, (s.row_tiles, s.rows))
-            return y, line, column * s.load_width, exists
+            y = n // (steps * pieces) * s.load_tiles + (own[0] if s.load_tiles > 1 else 0)
+            line = n // pieces % steps * s.load_lines + own[1]
+            vector = n % pieces * s.threads + own[2]
+            active = s.load_tiles * s.load_lines * vectors
+            exists = [thread < active] if pieces == 1 and active < s.threads else []
+            exists += [vector < vectors] if pieces > 1 and vectors % s.threads else []
+            exists += [line < s.rows] if s.rows % s.load_lines else []
+            exists += [y < s.row_tiles] if s.row_tiles % s.load_tiles else []
+            return y, line, vector * s.load_width, exists
 
         registers: dict[MaskedLoad, RegisterLoad] = {}
         for masked in problem.sliding_loads:
@@ -220,7 +240,7 @@ class PlaneWindowWriter(ABC):
             registers[masked] = allocate_registers(w, self.names, needed, (s.loads,), _COLUMN, s.load_width)
         with self._unrolled("n", s.loads) as n:
             y, line, column, exists = place(n)
-            here = {**self.fixed, **axis_indices(self.first_tile + y, self.tile_axes)}
+            here = {**self.fixed, **self._tile_axes_at(y)}
             here |= {_COLUMN_TILE: self.column_tile, _LINE: line, _COLUMN: column}
             for register in registers.values():
                 terms = [*exists, *conjuncts(register.masked.mask)]
@@ -314,7 +334,7 @@ class PlaneWindowWriter(ABC):
         problem, w, s = self.problem, self.w, self.sizes
         column, height = problem.width.axis, problem.output_height
         elements = s.row_tiles * s.tile_rows * self._columns
-        contiguous = s.tiles_w == 1 and height % s.tile_rows == 0
+        contiguous = s.tiles_w == 1 and height % s.tile_rows == 0 and not s.shared_filter
         for stage in problem.outputs:
             width = VECTOR_BYTES // stage.tensor.dtype.bytes if contiguous else 1
             while elements % width:
@@ -330,7 +350,7 @@ class PlaneWindowWriter(ABC):
                         w.store(stage.tensor, to, Load(self.results[stage.name], (item * width + v,)))
                     continue
                 y, line, place = delinearize(item, (s.row_tiles, s.tile_rows, self._columns))
-                at = self._point_of(self.first_tile + y)
+                at = self._point_of(y)
                 at[column.name] = at[column.name] + place
                 exists += [at[column.name] < column.extent] if s.tiles_w * self._columns > column.extent else []
                 if problem.height is not None:

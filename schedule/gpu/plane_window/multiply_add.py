@@ -33,7 +33,7 @@ class MultiplyAddWriter(PlaneWindowWriter):
         self.exists = [thread < s.strips] if s.strips < s.threads else []
         strip = minimum(thread, index(s.strips - 1)) if s.strips < s.threads else thread
         self.place = delinearize(strip, (s.row_tiles, s.strips_h, s.strips_w))
-        self.at = self._point_of(self.first_tile + self.place[0])
+        self.at = self._point_of(self.place[0])
         self.weights: dict[MaskedLoad, tuple[RegisterLoad, tuple[Axis, ...]]] = {}
         for masked in problem.fixed_loads:
             axes = problem.reduce_axes_of(masked)

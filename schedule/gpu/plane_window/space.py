@@ -50,10 +50,13 @@ MOST_THREADS = 512
 """Threads of a block, at most."""
 WASTE = 1.3
 """For how many more outputs promising settings have room at most than the thriftiest of them."""
-LOAD_INSTRUCTIONS = 20
-"""Instructions for a vector that a thread loads and stores to shared memory, with its address and its mask, roughly."""
-STRIP_INSTRUCTIONS = 60
-"""Instructions of a thread for where its strip lies, roughly."""
+LOAD_INSTRUCTIONS, FAR_LOAD_INSTRUCTIONS = 8, 16
+"""Instructions for a vector that a thread loads and stores to shared memory, with its address and its mask, where the
+tiles of a block are next to each other in memory and where they are not."""
+STRIP_INSTRUCTIONS, WARP_INSTRUCTIONS = 60, 120
+"""Instructions of a thread for where its strip lies, and for those of its warp."""
+SCATTERED_INSTRUCTIONS = 12
+"""Instructions for an output that is stored from shared memory alone. (All were counted in compiled kernels.)"""
 INSTRUCTION_OPERATIONS = 2
 """An instruction takes as long as a fused multiplication and addition, which is so many operations."""
 
@@ -61,6 +64,9 @@ MMA_INSTRUCTIONS = 8
 """A matrix instruction takes a part of a multiprocessor as long as so many other instructions (2,150 operations a
 cycle)."""
 _MMA = Knob("mma", (0, 1), "whether mma.sync multiplies, by Toeplitz matrices of the rows of filters")
+_SHARED_FILTER = Knob(
+    "shared_filter", (0, 1), "whether the tiles of a block have one filter, and warps strips of several"
+)
 
 QUANTITIES = (*GPU_QUANTITIES, *WINDOW_QUANTITIES)
 
@@ -91,12 +97,12 @@ class PlaneWindowPlan(Plan):
             Knob("tiles_h", _parts(height), "how many tiles the rows of a plane are divided into"),
             Knob("row_tiles", (1, 2, 3, 4, 6, 8, 16, 32), "how many tiles of rows a block has"),
             Knob("staged_epilogue", (0, 1), "whether outputs go through shared memory"),
-            *((_MMA,) if multiplied else ()),
+            *((_MMA, _SHARED_FILTER) if multiplied else ()),
         )
 
     @property
     def defaults(self) -> Mapping[str, KnobValue]:
-        return {"mma": 0}
+        return {"mma": 0, "shared_filter": 0}
 
     @property
     def _input_bytes(self) -> int:
@@ -116,7 +122,7 @@ class PlaneWindowPlan(Plan):
         problem = self.problem
         tile_w, tile_h, row_tiles = (columns.ints(k) for k in ("tile_w", "tile_h", "row_tiles"))
         tiles_w, tiles_h = columns.ints("tiles_w"), columns.ints("tiles_h")
-        staged, mma = columns.ints("staged_epilogue"), columns.ints("mma")
+        staged, mma, shared_filter = (columns.ints(k) for k in ("staged_epilogue", "mma", "shared_filter"))
         width, height = problem.width.axis.extent, problem.output_height
         strips_w, strips_h = _strips(width, tile_w, tiles_w), _strips(height, tile_h, tiles_h)
         tile_columns, tile_rows = strips_w * tile_w, strips_h * tile_h
@@ -132,10 +138,13 @@ class PlaneWindowPlan(Plan):
         last = (strips_w - 1) * step + np.where(mma > 0, 0, lead // near_width * near_width) + near
         pitch = -(-np.maximum(last, lead + problem.width.positions(tile_columns)) // unit) * unit
         strips = strips_h * strips_w
-        warps = np.where(mma > 0, row_tiles * -(-strips // STRIPS), -(-row_tiles * strips // WARP_LANES))
+        groups = np.where(shared_filter > 0, -(-row_tiles * strips // STRIPS), row_tiles * -(-strips // STRIPS))
+        warps = np.where(mma > 0, groups, -(-row_tiles * strips // WARP_LANES))
         threads = warps * WARP_LANES
         vectors = pitch // load_width
-        loads = -(-row_tiles * rows // np.maximum(threads // vectors, 1)) * -(-vectors // threads)
+        load_lines = np.clip(threads // vectors, 1, rows)
+        load_tiles = np.clip(threads // (vectors * rows), 1, row_tiles)
+        loads = -(-row_tiles // load_tiles) * -(-rows // load_lines) * -(-vectors // threads)
         results = row_tiles * tile_rows * np.minimum(tile_columns, width) * self._output_bytes
         shared_bytes = row_tiles * rows * pitch * self._input_bytes + np.where(staged > 0, results, 0)
         loaded = loads * _words(load_width * self._input_bytes)
@@ -145,6 +154,7 @@ class PlaneWindowPlan(Plan):
             tile_h=tile_h,
             row_tiles=row_tiles,
             mma=mma,
+            shared_filter=shared_filter,
             tiles_w=tiles_w,
             tiles_h=tiles_h,
             strips_w=strips_w,
@@ -155,6 +165,8 @@ class PlaneWindowPlan(Plan):
             load_width=load_width,
             lead=lead,
             pitch=pitch,
+            load_lines=load_lines,
+            load_tiles=load_tiles,
             loads=loads,
             near_width=near_width,
             near=near,
@@ -210,8 +222,13 @@ class PlaneWindowPlan(Plan):
             ),
             Constraint(
                 f"with mma tile_w is a multiple of {BLOCK_OUTPUTS}",
-                ("tile_w", *(("mma",) if toeplitz_atom(self.problem) is not None else ())),
+                tuple(n for n in names if n in ("tile_w", "mma")),
                 lambda c: (c.ints("mma") == 0) | (c.ints("tile_w") % BLOCK_OUTPUTS == 0),
+            ),
+            Constraint(
+                "shared_filter is for mma and several row_tiles, which divide those that have one filter",
+                tuple(n for n in names if n in ("tiles_h", "row_tiles", "mma", "shared_filter")),
+                self._may_share,
             ),
             Constraint(
                 f"a block has at most {MOST_THREADS} threads, one for each tile_h by tile_w outputs, or with mma a "
@@ -221,6 +238,13 @@ class PlaneWindowPlan(Plan):
             ),
             *block_constraints(names, self.sizes, MOST_SHARED_BYTES),
         )
+
+    def _may_share(self, columns: Columns) -> Bools:
+        tiles = self._planes // prod(a.extent for a in self.problem.filter_axes) * columns.ints("tiles_h")
+        row_tiles = columns.ints("row_tiles")
+        several = (row_tiles > 1) & (tiles % row_tiles == 0) & (columns.ints("mma") > 0)
+        fit: Bools = (columns.ints("shared_filter") == 0) | several
+        return fit
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
         """Blocks have a few warps, and a part of a plane or whole ones. Outputs go through shared memory where threads
@@ -253,7 +277,10 @@ class PlaneWindowPlan(Plan):
         staged = np.where(sizes.staged > 0, 2 * _outputs(sizes), 0)
         through_shared = (sizes.loads * sizes.load_width + read) * self._input_bytes + staged * self._output_bytes
         tile_bytes = sizes.row_tiles * sizes.rows * sizes.pitch * self._input_bytes
-        loading = STRIP_INSTRUCTIONS + LOAD_INSTRUCTIONS * each * sizes.loads
+        of_load = np.where(sizes.shared_filter > 0, FAR_LOAD_INSTRUCTIONS, LOAD_INSTRUCTIONS)
+        ragged = (sizes.tiles_w > 1) | (problem.output_height % sizes.tile_rows > 0) | (sizes.shared_filter > 0)
+        scattered = np.where(ragged & (sizes.staged > 0), SCATTERED_INSTRUCTIONS * _outputs(sizes), 0)
+        loading = of_load * each * sizes.loads + scattered
         traffic = MemoryTraffic(
             blocks=sizes.blocks,
             resident=sizes.resident,
@@ -285,7 +312,8 @@ class PlaneWindowPlan(Plan):
         converted = narrow * (lines * problem.width.positions(sizes.tile_w) + weights) + outputs
         conflicts = np.gcd(sizes.tile_w * problem.width.stride // sizes.near_width, WARP_LANES // 4)
         accesses = reads + weights + stores
-        return problem.points * outputs + converted + accesses, accesses, conflicts * lines * sizes.near
+        instructions = STRIP_INSTRUCTIONS + problem.points * outputs + converted + accesses
+        return instructions, accesses, conflicts * lines * sizes.near
 
     def _multiplying(self, sizes: PlaneWindowSizes) -> tuple[Ints, Ints, Ints]:
         """The same of a thread of a warp that multiplies matrices."""
@@ -294,7 +322,7 @@ class PlaneWindowPlan(Plan):
         products = sizes.tile_h * (sizes.tile_w // BLOCK_OUTPUTS) * fragments
         stores = len(problem.outputs) * _outputs(sizes) // np.where(sizes.staged > 0, 1, 2)
         accesses = 4 * fragments + lines * -(-sizes.near // STEP_POSITIONS) + stores
-        instructions = MMA_INSTRUCTIONS * products + 4 * fragments + 3 * stores + accesses
+        instructions = WARP_INSTRUCTIONS + MMA_INSTRUCTIONS * products + 8 * fragments + 5 * stores + accesses
         return instructions, accesses, lines * sizes.near * STRIPS // WARP_LANES
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:

@@ -21,21 +21,24 @@ from ....ir.expr import Compare, CompareOp, Expr, Load, const, index, logical_an
 from ....ir.gpu.ldmatrix import LoadMatrix
 from ....ir.gpu.mma import Mma
 from ...problems.plane_window import BLOCK_OUTPUTS, STRIPS, toeplitz_atom
+from ...tile.delinearize import delinearize
 from ...tile.masked_loads import MaskedLoad
 from ...tile.stage_body import scalar_at
 from .kernel import PlaneWindowWriter
 
 
 class ToeplitzWriter(PlaneWindowWriter):
-    """Each warp has sixteen strips of a tile."""
+    """Each warp has sixteen strips of a tile, or of all tiles of a block, which have one filter then."""
 
     def _prepare(self, warp: Expr, lane: Expr) -> None:
         """Load the fragments of the Toeplitz matrices, [row of the filter, step of k, element]."""
         problem, w, s, (masked,) = self.problem, self.w, self.sizes, self.problem.fixed_loads
         width, height = problem.width, problem.height
         groups = -(-s.strips_h * s.strips_w // STRIPS)
-        self.lane, self.tile, self.first_strip = lane, warp // groups, warp % groups * STRIPS
-        self.at = self._point_of(self.first_tile + self.tile)
+        self.lane = lane
+        self.tile: Expr = index(0) if s.shared_filter else warp // groups
+        self.first_strip = (warp if s.shared_filter else warp % groups) * STRIPS
+        first = self._point_of(self.tile)
         shape = (problem.window_height, s.k_steps, 4)
         self.filters = w.allocate(self.names.fresh("filters"), shape, masked.load.dtype, MemoryScope.REGISTER)
         for r, step, half, pair in product(range(problem.window_height), range(s.k_steps), range(2), range(2)):
@@ -45,7 +48,7 @@ class ToeplitzWriter(PlaneWindowWriter):
             inside = [distance >= 0, distance <= (width.window_points - 1) * width.dilation]
             if width.dilation > 1:
                 inside.append(Compare(CompareOp.EQ, distance % width.dilation, index(0)))
-            here = dict(self.at)
+            here = dict(first)
             if width.window is not None:
                 here[width.window.name] = distance // width.dilation
             if height is not None and height.window is not None:
@@ -53,20 +56,22 @@ class ToeplitzWriter(PlaneWindowWriter):
             with w.when(logical_and(*inside)):
                 w.store(self.filters, to, scalar_at(masked.load, here))
 
-    def _strip(self, row: Expr) -> tuple[Expr, Expr, list[Expr]]:
-        """Return (row, column) among the strips of the tile of the warp's strip ``row``, and the conditions on which
-        there is one. Without one they are those of the last strip."""
-        s = self.sizes
-        strips, number = s.strips_h * s.strips_w, self.first_strip + row
+    def _strip(self, row: Expr) -> tuple[tuple[Expr, Expr, Expr], list[Expr]]:
+        """Return where the warp's strip ``row`` is, as (tile, row, column) among those of the block, and the conditions
+        on which there is one. Without one it is the last strip."""
+        s, shared = self.sizes, bool(self.sizes.shared_filter)
+        strips = s.strips if shared else s.strips_h * s.strips_w
+        number = self.first_strip + row
         exists = [number < strips] if strips % STRIPS else []
         number = minimum(number, index(strips - 1)) if exists else number
-        return number // s.strips_w, number % s.strips_w, exists
+        tile, own_y, own_x = delinearize(number, (s.row_tiles if shared else 1, s.strips_h, s.strips_w))
+        return (tile if shared else self.tile, own_y, own_x), exists
 
     def _compute(self, tiles: Mapping[MaskedLoad, Buffer]) -> None:
         problem, w, s, (tile,) = self.problem, self.w, self.sizes, tiles.values()
         atom = toeplitz_atom(problem)
         assert atom is not None
-        own_y, own_x, _ = self._strip(self.lane % STRIPS)
+        (tile_number, own_y, own_x), _ = self._strip(self.lane % STRIPS)
         first_line, first = own_y * s.tile_h, own_x * s.tile_w + self.lane // STRIPS * BLOCK_OUTPUTS
         blocks, parts = s.tile_w // BLOCK_OUTPUTS, s.near // BLOCK_OUTPUTS
         acc = w.allocate(self.names.fresh("acc"), (s.tile_h, blocks, 4), float32, MemoryScope.REGISTER)
@@ -75,7 +80,7 @@ class ToeplitzWriter(PlaneWindowWriter):
         for line, reading in self._lines():
             fragments = w.allocate(self.names.fresh("fragments"), (4 * parts,), tile.dtype, MemoryScope.REGISTER)
             for part in range(0, parts, 2):
-                source = (self.tile, first_line + line, first + part * BLOCK_OUTPUTS)
+                source = (tile_number, first_line + line, first + part * BLOCK_OUTPUTS)
                 w.emit(LoadMatrix(fragments, (index(4 * part),), tile, source, 2 * min(2, parts - part)))
             for (q, r), block, step in product(reading, range(blocks), range(s.k_steps)):
                 d, a = (index(q), index(block), index(0)), (index(4 * (block + 2 * step)),)
@@ -89,12 +94,13 @@ class ToeplitzWriter(PlaneWindowWriter):
         problem, s, column = self.problem, self.sizes, self.problem.width.axis
         width = 1 if column.extent % 2 else 2
         for half, pair in product(range(2), range(0, 2, width)):
-            own_y, own_x, exists = self._strip(self.lane // 4 + half * 8)
+            (tile, own_y, own_x), exists = self._strip(self.lane // 4 + half * 8)
             first = own_x * s.tile_w + (block * BLOCK_OUTPUTS + pair) + self.lane % 4 * 2
-            place = (self.tile, own_y * s.tile_h + q, first)
-            here = {**self.at, column.name: self.at[column.name] + first}
+            place = (tile, own_y * s.tile_h + q, first)
+            here = self._point_of(tile)
+            here[column.name] = here[column.name] + first
             if problem.height is not None:
-                here[problem.height.axis.name] = self.at[problem.height.axis.name] + place[1]
+                here[problem.height.axis.name] = here[problem.height.axis.name] + place[1]
             for stage in problem.outputs:
 
                 def value(v: Expr, element: int = 2 * half + pair) -> Load:

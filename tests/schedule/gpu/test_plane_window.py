@@ -130,6 +130,23 @@ def test_matrix_instructions_compute_the_same(case: str) -> None:
         assert_schedule_agrees(SKETCH, workload, space.schedule(int(row)))
 
 
+@pytest.mark.parametrize("case", ["pairs", "odd", "two filters a channel", "line"])
+def test_warps_have_strips_of_several_images_with_one_filter(case: str) -> None:
+    workload = CASES[case]()
+    space = SKETCH.space(workload, H200, policy=EVERY_LEGAL)
+    rows = np.flatnonzero(space.column("shared_filter") == 1)
+    assert len(rows) >= 20 and set(space.column("row_tiles")[rows]) >= {2}
+    for row in stream(1, "rows").permutation(rows)[:4]:
+        assert_schedule_agrees(SKETCH, workload, space.schedule(int(row)))
+
+
+def test_blocks_have_one_filter_where_planes_are_small() -> None:
+    """Of 14 rows, 16 strips of 7 rows are four planes, of four images, which share the load of the filter."""
+    workload = _depthwise((14, 14), 5, 2, channels=672, batch=32)
+    knobs = dict(default_schedule(workload, H200).knobs)
+    assert knobs["mma"] == 1 and knobs["shared_filter"] == 1 and int(knobs["row_tiles"]) >= 4
+
+
 def test_matrix_instructions_are_for_sums_of_products_of_16_bit_floats_by_windows_that_move_by_one() -> None:
     for case in ("strided", "dilated", "two images"):
         assert "mma" not in {knob.name for knob in SKETCH.space(CASES[case](), H200).knobs}
