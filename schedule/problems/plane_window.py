@@ -3,7 +3,6 @@ depthwise convolution with channels first, in a workload."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 
 from ...core.dtypes import float32
 from ...ir.expr import BinaryOp
@@ -19,8 +18,8 @@ from .outputs import outputs_of_reduction
 from .window import MAX_WINDOW_POINTS
 from .window_overlap import WindowAxis, address_forms, window_axis
 
-MOST_POSITIONS = 64
-"""Positions of the input that a window spans along either axis, at most."""
+MOST_POSITIONS, MOST_MULTIPLIED = 64, 256
+"""Positions of a row of the input that a window spans, at most, and where matrix units multiply."""
 STRIPS, BLOCK_OUTPUTS, STEP_POSITIONS = 16, 8, 16
 """A matrix instruction computes, in a row of so many strips, so many neighbouring outputs of each from so many
 positions."""
@@ -87,16 +86,16 @@ class PlaneWindow:
 
 def plane_window_of(workload: Workload) -> PlaneWindow | None:
     """Return the windows of a workload that is one reduction over windows along the innermost axis, or along the two
-    innermost ones, and what is computed from it at the same point. None for any other workload, for windows of more
-    than ``MAX_WINDOW_POINTS`` points or that span more than ``MOST_POSITIONS`` positions along an axis, for those of
-    which neighbours share no input, and where points of a window have no weights."""
+    innermost ones, and what is computed from it at the same point. None for any other workload, for windows that span
+    more positions of a row than registers hold, for those of which neighbours share no input, and where points of a
+    window have no weights."""
     inlined = inline_stages(workload)
     reductions = [s for s in inlined.stages if s.reducer is not None]
     if len(reductions) != 1 or reductions[0].reducer not in COMBINE:
         return None
     (reduction,) = reductions
     kept, reduced = ([a for a in axes if a.extent > 1] for axes in (reduction.axes, reduction.reduce_axes))
-    if not kept or not 1 <= len(reduced) <= 2 or prod(a.extent for a in reduced) > MAX_WINDOW_POINTS:
+    if not kept or not 1 <= len(reduced) <= 2:
         return None
     loads = masked_loads_of(reduction.body)
     found = _windows(loads, kept[-2:], reduced) or _windows(loads, kept[-1:], reduced)
@@ -110,7 +109,18 @@ def plane_window_of(workload: Workload) -> PlaneWindow | None:
     if not any(_free(m) & points for m in fixed) or not all(_moves(m, width, height) for m in sliding):
         return None
     outputs = outputs_of_reduction(inlined, reduction)
-    return None if outputs is None else PlaneWindow(workload, reduction, outputs, sliding, fixed, width, height)
+    if outputs is None:
+        return None
+    problem = PlaneWindow(workload, reduction, outputs, sliding, fixed, width, height)
+    return problem if _is_small_enough(problem) else None
+
+
+def _is_small_enough(problem: PlaneWindow) -> bool:
+    """Return whether registers hold the filter, or a row of it and the positions that it sees."""
+    if problem.height is None and problem.points > MAX_WINDOW_POINTS:
+        return toeplitz_atom(problem) is not None and problem.width.positions(1) <= MOST_MULTIPLIED
+    words = max(1, problem.reduction.tensor.dtype.bytes // 4) * len(problem.sliding_loads)
+    return words * problem.width.positions(1) <= MOST_POSITIONS
 
 
 def _windows(
@@ -129,8 +139,7 @@ def _windows(
     windows = [w for w in (height, width) if w is not None and w.window is not None]
     if len(windows) != len(reduced) or {w.window for w in windows} != set(reduced):
         return None
-    overlap = all(w.stride < w.window_points and w.positions(1) <= MOST_POSITIONS for w in windows)
-    return (height, width) if overlap else None
+    return (height, width) if all(w.stride < w.window_points for w in windows) else None
 
 
 def _moves(masked: MaskedLoad, width: WindowAxis, height: WindowAxis | None) -> bool:

@@ -49,6 +49,7 @@ class PlaneWindowSizes:
     of a plane. ``strips_w``, ``strips_h``: the strips of a tile. ``threads``: threads of a block, one for each strip
     and perhaps idle ones; with ``mma`` a warp for each sixteen strips of a tile, or with ``shared_filter`` of all tiles
     of a block. ``k_steps``: how many matrix instructions an output takes for each row of its window, 0 without them.
+    ``looped``: whether the rows of a filter are loaded one after the other.
     ``rows``: rows of the input that the windows of a tile span. ``load_width``: how many positions are loaded at once.
     ``lead``: how many positions of a row in shared memory lie before the first one that a window sees, so that these
     loads are aligned. ``pitch``: positions of such a row. ``loads``: vectors that a thread loads. ``near_width``: how
@@ -69,6 +70,7 @@ class PlaneWindowSizes:
     strips_h: Size
     threads: Size
     k_steps: Size
+    looped: Size
     rows: Size
     load_width: Size
     lead: Size
@@ -168,7 +170,9 @@ class PlaneWindowWriter(ABC):
             thread = warp * WARP_LANES + lane
             self.first_tile, self.column_tile = block // s.tiles_w * s.row_tiles, block % s.tiles_w
             tiles = self._load_tiles(thread)
-            self._prepare(warp, lane)
+            self._place(warp, lane)
+            if not s.looped:
+                self._load_filter(None)
             w.barrier()
             self.results = self._allocate_results()
             self._compute(tiles)
@@ -178,13 +182,51 @@ class PlaneWindowWriter(ABC):
         outputs = tuple(dict.fromkeys(problem.workload.output_buffers))
         return Kernel(KERNEL_NAME, problem.workload.inputs, outputs, (), w.finish())
 
-    @abstractmethod
-    def _prepare(self, warp: Expr, lane: Expr) -> None:
-        """Load what does not come from the tiles."""
+    def _compute(self, tiles: Mapping[MaskedLoad, Buffer]) -> None:
+        """Go through the rows of the input that a strip sees. Each is multiplied for all rows of the strip that see it,
+        unless filters are so large that their rows are loaded one after the other."""
+        problem, height, last = self.problem, self.problem.height, self.problem.window_height - 1
+        if not self.sizes.looped or height is None:
+            for line, reading in self._lines():
+                self._multiply_line(tiles, index(line), [(q, index(r), r > 0) for q, r in reading])
+                for q in (q for q, r in reading if r == last):
+                    self._finish_row(q)
+            return
+        self._clear()
+        with self.w.loop(self.names.fresh("r"), problem.window_height) as row:
+            self._load_filter(row)
+            for q in range(self.sizes.tile_h):
+                self._multiply_line(tiles, row * height.dilation + q * height.stride, [(q, row, True)])
+        for q in range(self.sizes.tile_h):
+            self._finish_row(q)
 
     @abstractmethod
-    def _compute(self, tiles: Mapping[MaskedLoad, Buffer]) -> None:
-        """Compute all outputs of the block, and hand them to ``_store_output``."""
+    def _place(self, warp: Expr, lane: Expr) -> None:
+        """Find out which strip is that of a thread, or which ones are those of its warp. Allocate accumulators."""
+
+    @abstractmethod
+    def _load_filter(self, row: Expr | None) -> None:
+        """Load the filter, or a row of it."""
+
+    @abstractmethod
+    def _clear(self) -> None:
+        """Let accumulators have the value of a sum of nothing."""
+
+    @abstractmethod
+    def _multiply_line(
+        self, tiles: Mapping[MaskedLoad, Buffer], line: Expr, reading: Sequence[tuple[int, Expr, bool]]
+    ) -> None:
+        """Multiply row ``line`` of the input for some rows of the strip: (row of the strip, row of the window, whether
+        its accumulators have a value)."""
+
+    @abstractmethod
+    def _finish_row(self, q: int) -> None:
+        """Hand the outputs of row ``q`` of the strip to ``_store_output``."""
+
+    def _at_row(self, at: Mapping[str, Expr], row: Expr | None) -> dict[str, Expr]:
+        """``at`` with a row of the window."""
+        height = self.problem.height
+        return {**at, height.window.name: row} if row is not None and height and height.window else dict(at)
 
     def _tile_axes_at(self, y: Expr) -> dict[str, Expr]:
         """Return ``tile_axes`` at tile ``y`` of the block. Where the tiles of a block are neighbours along one of them,

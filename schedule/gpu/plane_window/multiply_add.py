@@ -9,12 +9,13 @@ for each row of the input that the strip sees:
     Y[plane, y0 + q, x0 + p] = epilogue(acc[q, p])          # of the row q that is complete
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import WARP_LANES, Binary, Cast, Expr, Load, index, minimum
 from ....te.workload import Axis
+from ...loop_nest.nest import identity
 from ...tile.delinearize import delinearize
 from ...tile.masked_loads import MaskedLoad, replace_masked_loads
 from ...tile.register_loads import RegisterLoad, allocate_registers, load_registers
@@ -25,67 +26,74 @@ from .kernel import PlaneWindowWriter, accumulator_dtype, store_width
 class MultiplyAddWriter(PlaneWindowWriter):
     """Each thread has a strip."""
 
-    def _prepare(self, warp: Expr, lane: Expr) -> None:
-        """Load what is the same for all outputs of a plane, for every point of the window. Keep it with the axes of the
-        reduction that index it."""
-        problem, w, s = self.problem, self.w, self.sizes
+    def _place(self, warp: Expr, lane: Expr) -> None:
+        problem, s, height, width = self.problem, self.sizes, self.problem.height, self.problem.width
         thread = warp * WARP_LANES + lane
         self.exists = [thread < s.strips] if s.strips < s.threads else []
         strip = minimum(thread, index(s.strips - 1)) if s.strips < s.threads else thread
-        self.place = delinearize(strip, (s.row_tiles, s.strips_h, s.strips_w))
-        self.at = self._point_of(self.place[0])
+        self.strip = delinearize(strip, (s.row_tiles, s.strips_h, s.strips_w))
+        y, own_y, own_x = self.strip
+        self.at = self._point_of(y)
+        self.at[width.axis.name] = self.at[width.axis.name] + own_x * s.tile_w
+        if height is not None:
+            self.at[height.axis.name] = self.at[height.axis.name] + own_y * s.tile_h
+        name, dtype = self.names.fresh(f"{problem.reduction.name}_acc"), accumulator_dtype(problem)
+        self.acc = self.w.allocate(name, (s.tile_h, s.tile_w), dtype, MemoryScope.REGISTER)
+
+    def _load_filter(self, row: Expr | None) -> None:
+        """Load what is the same for all outputs of a plane, for every point of the window or of a row of it. Keep it
+        with the axes of the reduction that index it."""
+        problem, w, height = self.problem, self.w, self.problem.height
         self.weights: dict[MaskedLoad, tuple[RegisterLoad, tuple[Axis, ...]]] = {}
         for masked in problem.fixed_loads:
-            axes = problem.reduce_axes_of(masked)
+            given = height.window if row is not None and height is not None else None
+            axes = tuple(a for a in problem.reduce_axes_of(masked) if a != given)
             registers = allocate_registers(w, self.names, masked, [a.extent for a in axes], "", 1)
             self.weights[masked] = (registers, axes)
             with ExitStack() as loops:
                 indices = [loops.enter_context(self._unrolled(f"{a.name}_u", a.extent)) for a in axes]
-                here = {**self.at, **{a.name: i for a, i in zip(axes, indices, strict=True)}}
+                here = {**self._at_row(self.at, row), **{a.name: i for a, i in zip(axes, indices, strict=True)}}
                 load_registers(w, self.names, registers, indices, here, "", 1)
 
-    def _compute(self, tiles: Mapping[MaskedLoad, Buffer]) -> None:
-        problem, w, s = self.problem, self.w, self.sizes
-        width, height = problem.width, problem.height
-        y, own_y, own_x = self.place
-        strip = {**self.at, width.axis.name: self.at[width.axis.name] + own_x * s.tile_w}
-        if height is not None:
-            strip[height.axis.name] = self.at[height.axis.name] + own_y * s.tile_h
-        first_line = own_y * (s.tile_h * (height.stride if height is not None else 1))
+    def _clear(self) -> None:
+        with self._unrolled("q", self.sizes.tile_h) as q, self._unrolled("p", self.sizes.tile_w) as p:
+            self.w.store(self.acc, (q, p), identity(self.problem.combine, self.acc.dtype))
+
+    def _multiply_line(
+        self, tiles: Mapping[MaskedLoad, Buffer], line: Expr, reading: Sequence[tuple[int, Expr, bool]]
+    ) -> None:
+        w, s, height, width = self.w, self.sizes, self.problem.height, self.problem.width
+        y, own_y, own_x = self.strip
+        line = own_y * (s.tile_h * (height.stride if height is not None else 1)) + line
         skipped = s.lead // s.near_width * s.near_width
-        first_column = own_x * (s.tile_w * width.stride) + skipped
-        name, dtype = self.names.fresh(f"{problem.reduction.name}_acc"), accumulator_dtype(problem)
-        acc = w.allocate(name, (s.tile_h, s.tile_w), dtype, MemoryScope.REGISTER)
-        for line, reading in self._lines():
-            near: dict[MaskedLoad, Buffer] = {}
-            for masked, tile in tiles.items():
-                name = self.names.fresh(f"{masked.load.buffer.name}_near")
-                near[masked] = w.allocate(name, (s.near,), tile.dtype, MemoryScope.REGISTER)
-                for k in range(0, s.near, s.near_width):
-                    with self._lanes(s.near_width) as v:
-                        value = Load(tile, (y, first_line + line, first_column + k + v))
-                        w.store(near[masked], (k + v,), value)
-            for q, r in reading:
-                row = dict(strip)
-                if height is not None and height.window is not None:
-                    row |= {height.axis.name: strip[height.axis.name] + q, height.window.name: index(r)}
-                self._accumulate(row, near, s.lead - skipped, acc, q, begun=r > 0)
-                if r == problem.window_height - 1:
-                    self._finish_row(row, q, acc)
+        column = own_x * (s.tile_w * width.stride) + skipped
+        near: dict[MaskedLoad, Buffer] = {}
+        for masked, tile in tiles.items():
+            name = self.names.fresh(f"{masked.load.buffer.name}_near")
+            near[masked] = w.allocate(name, (s.near,), tile.dtype, MemoryScope.REGISTER)
+            for k in range(0, s.near, s.near_width):
+                with self._lanes(s.near_width) as v:
+                    w.store(near[masked], (k + v,), Load(tile, (y, line, column + k + v)))
+        for q, row, begun in reading:
+            self._accumulate(self._at_row(self._output_row(q), row), near, s.lead - skipped, q, begun=begun)
+
+    def _output_row(self, q: int) -> dict[str, Expr]:
+        """Return the axes at the first output of row ``q`` of the strip."""
+        height = self.problem.height
+        return self.at if height is None else {**self.at, height.axis.name: self.at[height.axis.name] + q}
 
     def _accumulate(
         self,
         at: Mapping[str, Expr],
         near: Mapping[MaskedLoad, Buffer],
         first: int,
-        acc: Buffer,
         q: int,
         *,
         begun: bool,
     ) -> None:
-        """Accumulate a row of the input into row ``q`` of ``acc``. The strip's first output sees ``near`` from
+        """Accumulate a row of the input into row ``q`` of the accumulators. The strip's first output sees ``near`` from
         ``first`` on."""
-        problem, width = self.problem, self.problem.width
+        problem, width, acc = self.problem, self.problem.width, self.acc
         for point in range(width.window_points):
             with self._unrolled("p", self.sizes.tile_w) as p:
                 here = {**at, width.axis.name: at[width.axis.name] + p}
@@ -100,10 +108,10 @@ class MultiplyAddWriter(PlaneWindowWriter):
                 sum_ = Binary(problem.combine, Load(acc, to), wide) if begun or point else wide
                 self.w.store(acc, to, sum_)
 
-    def _finish_row(self, at: Mapping[str, Expr], q: int, acc: Buffer) -> None:
-        """Store row ``q`` of the strip: to memory in vectors, or one by one to shared memory."""
-        problem, s, column = self.problem, self.sizes, self.problem.width.axis.name
-        y, own_y, own_x = self.place
+    def _finish_row(self, q: int) -> None:
+        """Outputs go to memory in vectors, or one by one to shared memory."""
+        problem, s, column, at = self.problem, self.sizes, self.problem.width.axis.name, self._output_row(q)
+        y, own_y, own_x = self.strip
         for stage in problem.outputs:
             width = 1 if s.staged else store_width(problem, stage.tensor.dtype, s.tile_w)
             for p in range(0, s.tile_w, width):
@@ -111,6 +119,6 @@ class MultiplyAddWriter(PlaneWindowWriter):
                 here = {**at, column: at[column] + p}
 
                 def value(v: Expr, first: int = p) -> Load:
-                    return Load(acc, (index(q), first + v))
+                    return Load(self.acc, (index(q), first + v))
 
                 self._store_output(stage, here, place, width, value, self.exists)

@@ -40,6 +40,8 @@ SPARE_REGISTERS = 24
 """Registers for addresses and constants, roughly (from compiled kernels)."""
 PROMISING_REGISTERS = 168
 """Registers of a thread in promising settings, at most: with more, too few threads hide latencies."""
+MOST_FILTER_REGISTERS = 64
+"""Registers for a filter, at most. Rows of larger ones are loaded one after the other."""
 MOST_OUTPUTS = 128
 """Outputs of a strip in promising settings, at most: with more, kernels need more registers than is estimated."""
 MOST_LOADS = 48
@@ -133,6 +135,8 @@ class PlaneWindowPlan(Plan):
         step = tile_w * problem.width.stride
         near_width = np.gcd(step, widest)
         near = -(-(lead % near_width + problem.width.positions(tile_w)) // near_width) * near_width
+        in_registers = np.where(mma > 0, 2 * k_steps * problem.window_height, problem.points * len(problem.fixed_loads))
+        looped = (in_registers > MOST_FILTER_REGISTERS) & (problem.window_height > 1)
         near = np.where(mma > 0, tile_w - BLOCK_OUTPUTS + STEP_POSITIONS * k_steps, near)
         unit = np.maximum(load_width, near_width)
         last = (strips_w - 1) * step + np.where(mma > 0, 0, lead // near_width * near_width) + near
@@ -148,7 +152,8 @@ class PlaneWindowPlan(Plan):
         results = row_tiles * tile_rows * np.minimum(tile_columns, width) * self._output_bytes
         shared_bytes = row_tiles * rows * pitch * self._input_bytes + np.where(staged > 0, results, 0)
         loaded = loads * _words(load_width * self._input_bytes)
-        registers = self._registers(tile_w, tile_h, near, k_steps, loaded)
+        filter_rows = np.where(looped, 1, problem.window_height)
+        registers = self._registers(tile_w, tile_h, near, k_steps, filter_rows, loaded)
         return PlaneWindowSizes(
             tile_w=tile_w,
             tile_h=tile_h,
@@ -161,6 +166,7 @@ class PlaneWindowPlan(Plan):
             strips_h=strips_h,
             threads=threads,
             k_steps=k_steps,
+            looped=looped.astype(np.int64),
             rows=rows,
             load_width=load_width,
             lead=lead,
@@ -186,19 +192,29 @@ class PlaneWindowPlan(Plan):
         found = np.array([of[key] for key in keys], np.int64).reshape(-1, 2)
         return found[:, 0], found[:, 1]
 
-    def _registers(self, tile_w: Ints, tile_h: Ints, near: Ints, k_steps: Ints, loaded: Ints) -> Ints:
-        """Return the estimated registers of a thread that loads so many words of the block's tiles first. Rows of
-        outputs that are complete are stored at once, so that only those of a window have accumulators."""
+    def _registers(
+        self, tile_w: Ints, tile_h: Ints, near: Ints, k_steps: Ints, filter_rows: Ints, loaded: Ints
+    ) -> Ints:
+        """Return the estimated registers of a thread that loads so many words of the block's tiles first, and has so
+        many rows of the filter at a time. Rows of outputs that are complete are stored at once, so that only those of a
+        window have accumulators where it has all of them."""
         problem, accumulator = self.problem, _words(accumulator_dtype(self.problem).bytes)
-        open_rows = np.minimum(tile_h, problem.window_height)
-        weights = len(problem.fixed_loads) * problem.points * accumulator
-        wide = problem.width.positions(tile_w) * len(problem.sliding_loads) * accumulator
+        whole = filter_rows == problem.window_height
+        open_rows = np.where(whole, np.minimum(tile_h, problem.window_height), tile_h)
+        weights = len(problem.fixed_loads) * filter_rows * problem.width.window_points * accumulator
+        wide = problem.width.positions(tile_w) * len(problem.sliding_loads) * accumulator * self._is_narrow
         computing = weights + accumulator * tile_w * open_rows + wide + _words(near * self._input_bytes)
-        fragments = 2 * k_steps * problem.window_height
+        fragments = 2 * k_steps * filter_rows
         multiplying = fragments + tile_w // 2 * open_rows + near // 2
-        with_mma = np.maximum(loaded + fragments, multiplying)
-        registers: Ints = SPARE_REGISTERS + np.where(k_steps > 0, with_mma, np.maximum(loaded + weights, computing))
+        with_mma = np.maximum(loaded + fragments * whole, multiplying)
+        adding = np.maximum(loaded + weights * whole, computing)
+        registers: Ints = SPARE_REGISTERS + np.where(k_steps > 0, with_mma, adding)
         return registers
+
+    @property
+    def _is_narrow(self) -> int:
+        """1 where what is loaded is converted to be computed with, 0 elsewhere."""
+        return int(self.problem.sliding_loads[0].load.dtype != accumulator_dtype(self.problem))
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
@@ -293,23 +309,23 @@ class PlaneWindowPlan(Plan):
         return memory_bound_seconds(gpu_peaks(self.target, peaks), traffic)
 
     def _lines(self, sizes: PlaneWindowSizes) -> Ints:
-        """Return how many rows of the input a strip sees."""
+        """Return how often a strip reads a row of the input."""
         height = self.problem.height
-        lines: Ints = height.positions(sizes.tile_h) if height is not None else np.ones_like(sizes.tile_h)
+        once = height.positions(sizes.tile_h) if height is not None else np.ones_like(sizes.tile_h)
+        lines: Ints = np.where(sizes.looped > 0, sizes.tile_h * self.problem.window_height, once)
         return lines
 
     def _adding(self, sizes: PlaneWindowSizes) -> tuple[Ints, Ints, Ints]:
         """Return what a thread does that multiplies and adds: (instructions, loads and stores, positions that it reads
         from shared memory, those that lanes read one after the other counted so often)."""
         problem, outputs, each = self.problem, sizes.tile_w * sizes.tile_h, len(self.problem.sliding_loads)
-        narrow = int(problem.sliding_loads[0].load.dtype != accumulator_dtype(problem))
         lines, weights = each * self._lines(sizes), len(problem.fixed_loads) * problem.points
         reads = lines * (sizes.near // sizes.near_width)
         dtype = problem.outputs[0].tensor.dtype
         widths = {int(n): store_width(problem, dtype, int(n)) for n in np.unique(sizes.tile_w)}
         vectors = outputs // np.array([widths[int(n)] for n in sizes.tile_w], np.int64)
         stores = len(problem.outputs) * np.where(sizes.staged > 0, 2 * outputs, vectors)
-        converted = narrow * (lines * problem.width.positions(sizes.tile_w) + weights) + outputs
+        converted = self._is_narrow * (lines * problem.width.positions(sizes.tile_w) + weights) + outputs
         conflicts = np.gcd(sizes.tile_w * problem.width.stride // sizes.near_width, WARP_LANES // 4)
         accesses = reads + weights + stores
         instructions = STRIP_INSTRUCTIONS + problem.points * outputs + converted + accesses

@@ -12,7 +12,7 @@ strip has its row), and multiplied for all rows of the strip that see it, and fo
 instruction sees and no window does is multiplied by 0.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import product
 
 from ....core.dtypes import float32
@@ -30,29 +30,37 @@ from .kernel import PlaneWindowWriter
 class ToeplitzWriter(PlaneWindowWriter):
     """Each warp has sixteen strips of a tile, or of all tiles of a block, which have one filter then."""
 
-    def _prepare(self, warp: Expr, lane: Expr) -> None:
-        """Load the fragments of the Toeplitz matrices, [row of the filter, step of k, element]."""
-        problem, w, s, (masked,) = self.problem, self.w, self.sizes, self.problem.fixed_loads
-        width, height = problem.width, problem.height
+    def _place(self, warp: Expr, lane: Expr) -> None:
+        s = self.sizes
         groups = -(-s.strips_h * s.strips_w // STRIPS)
         self.lane = lane
         self.tile: Expr = index(0) if s.shared_filter else warp // groups
         self.first_strip = (warp if s.shared_filter else warp % groups) * STRIPS
-        first = self._point_of(self.tile)
-        shape = (problem.window_height, s.k_steps, 4)
-        self.filters = w.allocate(self.names.fresh("filters"), shape, masked.load.dtype, MemoryScope.REGISTER)
-        for r, step, half, pair in product(range(problem.window_height), range(s.k_steps), range(2), range(2)):
-            to = (index(r), index(step), index(2 * half + pair))
-            w.store(self.filters, to, const(0.0, masked.load.dtype))
+        shape = (s.tile_h, s.tile_w // BLOCK_OUTPUTS, 4)
+        self.acc = self.w.allocate(self.names.fresh("acc"), shape, float32, MemoryScope.REGISTER)
+        self._clear()
+
+    def _clear(self) -> None:
+        for at in product(*(range(n) for n in self.acc.shape)):
+            self.w.store(self.acc, tuple(map(index, at)), const(0.0, float32))
+
+    def _load_filter(self, row: Expr | None) -> None:
+        """Load the fragments of the Toeplitz matrices, [row of the filter, step of k, element]."""
+        problem, w, s, (masked,) = self.problem, self.w, self.sizes, self.problem.fixed_loads
+        width, lane = problem.width, self.lane
+        rows = [index(r) for r in range(problem.window_height)] if row is None else [row]
+        first, dtype = self._point_of(self.tile), masked.load.dtype
+        self.filters = w.allocate(self.names.fresh("filters"), (len(rows), s.k_steps, 4), dtype, MemoryScope.REGISTER)
+        for (n, r), step, half, pair in product(enumerate(rows), range(s.k_steps), range(2), range(2)):
+            to = (index(n), index(step), index(2 * half + pair))
+            w.store(self.filters, to, const(0.0, dtype))
             distance = lane % 4 * 2 - lane // 4 + (16 * step + 8 * half + pair - s.lead)
             inside = [distance >= 0, distance <= (width.window_points - 1) * width.dilation]
             if width.dilation > 1:
                 inside.append(Compare(CompareOp.EQ, distance % width.dilation, index(0)))
-            here = dict(first)
+            here = self._at_row(first, r)
             if width.window is not None:
                 here[width.window.name] = distance // width.dilation
-            if height is not None and height.window is not None:
-                here[height.window.name] = index(r)
             with w.when(logical_and(*inside)):
                 w.store(self.filters, to, scalar_at(masked.load, here))
 
@@ -67,29 +75,28 @@ class ToeplitzWriter(PlaneWindowWriter):
         tile, own_y, own_x = delinearize(number, (s.row_tiles if shared else 1, s.strips_h, s.strips_w))
         return (tile if shared else self.tile, own_y, own_x), exists
 
-    def _compute(self, tiles: Mapping[MaskedLoad, Buffer]) -> None:
-        problem, w, s, (tile,) = self.problem, self.w, self.sizes, tiles.values()
-        atom = toeplitz_atom(problem)
+    def _multiply_line(
+        self, tiles: Mapping[MaskedLoad, Buffer], line: Expr, reading: Sequence[tuple[int, Expr, bool]]
+    ) -> None:
+        w, s, (buffer,), atom = self.w, self.sizes, tiles.values(), toeplitz_atom(self.problem)
         assert atom is not None
-        (tile_number, own_y, own_x), _ = self._strip(self.lane % STRIPS)
-        first_line, first = own_y * s.tile_h, own_x * s.tile_w + self.lane // STRIPS * BLOCK_OUTPUTS
-        blocks, parts = s.tile_w // BLOCK_OUTPUTS, s.near // BLOCK_OUTPUTS
-        acc = w.allocate(self.names.fresh("acc"), (s.tile_h, blocks, 4), float32, MemoryScope.REGISTER)
-        for at in product(*(range(n) for n in acc.shape)):
-            w.store(acc, tuple(map(index, at)), const(0.0, float32))
-        for line, reading in self._lines():
-            fragments = w.allocate(self.names.fresh("fragments"), (4 * parts,), tile.dtype, MemoryScope.REGISTER)
-            for part in range(0, parts, 2):
-                source = (tile_number, first_line + line, first + part * BLOCK_OUTPUTS)
-                w.emit(LoadMatrix(fragments, (index(4 * part),), tile, source, 2 * min(2, parts - part)))
-            for (q, r), block, step in product(reading, range(blocks), range(s.k_steps)):
-                d, a = (index(q), index(block), index(0)), (index(4 * (block + 2 * step)),)
-                w.emit(Mma(atom.name, acc, d, fragments, a, self.filters, (index(r), index(step), index(0))))
-            for (q, r), block in product(reading, range(blocks)):
-                if r == problem.window_height - 1:
-                    self._finish_block(q, block, acc)
+        (tile, own_y, own_x), _ = self._strip(self.lane % STRIPS)
+        first = own_x * s.tile_w + self.lane // STRIPS * BLOCK_OUTPUTS
+        parts = s.near // BLOCK_OUTPUTS
+        fragments = w.allocate(self.names.fresh("fragments"), (4 * parts,), buffer.dtype, MemoryScope.REGISTER)
+        for part in range(0, parts, 2):
+            source = (tile, own_y * s.tile_h + line, first + part * BLOCK_OUTPUTS)
+            w.emit(LoadMatrix(fragments, (index(4 * part),), buffer, source, 2 * min(2, parts - part)))
+        for (q, row, _), block, step in product(reading, range(s.tile_w // BLOCK_OUTPUTS), range(s.k_steps)):
+            d, a = (index(q), index(block), index(0)), (index(4 * (block + 2 * step)),)
+            b = (index(0) if s.looped else row, index(step), index(0))
+            w.emit(Mma(atom.name, self.acc, d, fragments, a, self.filters, b))
 
-    def _finish_block(self, q: int, block: int, acc: Buffer) -> None:
+    def _finish_row(self, q: int) -> None:
+        for block in range(self.sizes.tile_w // BLOCK_OUTPUTS):
+            self._finish_block(q, block)
+
+    def _finish_block(self, q: int, block: int) -> None:
         """Store a block of row ``q`` of the strips: of each half of them, two neighbouring outputs."""
         problem, s, column = self.problem, self.sizes, self.problem.width.axis
         width = 1 if column.extent % 2 else 2
@@ -104,6 +111,6 @@ class ToeplitzWriter(PlaneWindowWriter):
             for stage in problem.outputs:
 
                 def value(v: Expr, element: int = 2 * half + pair) -> Load:
-                    return Load(acc, (index(q), index(block), element + v))
+                    return Load(self.acc, (index(q), index(block), element + v))
 
                 self._store_output(stage, here, place, width, value, exists)

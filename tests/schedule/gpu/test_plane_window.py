@@ -67,6 +67,9 @@ CASES: Mapping[str, Callable[[], Workload]] = {
     "line": lambda: _line(100, 31),
     "causal": lambda: _line(65, 4, padding=3),
     "two images": _two_images,
+    "many points": lambda: _depthwise((15, 16), 11, 5),
+    "many points, strided": lambda: _depthwise((21, 13), 9, 4, stride=2, dtype="float32"),
+    "long line": lambda: _line(200, 71),
 }
 
 
@@ -82,7 +85,7 @@ def test_what_it_leaves_to_others() -> None:
         _depthwise((16, 16), 3, 1, layout="NHWC"),
         _depthwise((16, 16), 3, 1, groups=2),  # sums over channels
         _depthwise((16, 16), 2, 0, stride=2),  # windows share nothing
-        _depthwise((16, 16), 9, 4),  # 81 points
+        _line(300, 127, dtype="float32"),  # more positions than registers hold
         workload_of("matmul", m=64, n=64, k=32),
         workload_of("linear", rows=8, inputs=64, outputs=64),
     ):
@@ -116,7 +119,18 @@ def test_tiles_that_lie_beyond_the_outputs_are_masked() -> None:
         assert_schedule_agrees(SKETCH, workload, schedule)
 
 
-MULTIPLIED = ("aligned", "large", "smaller than its windows", "pairs", "odd", "two filters a channel", "line", "causal")
+MULTIPLIED = (
+    "aligned",
+    "large",
+    "smaller than its windows",
+    "pairs",
+    "odd",
+    "two filters a channel",
+    "line",
+    "causal",
+    "many points",
+    "long line",
+)
 
 
 @pytest.mark.parametrize("case", MULTIPLIED)
@@ -150,6 +164,16 @@ def test_blocks_have_one_filter_where_planes_are_small() -> None:
 def test_matrix_instructions_are_for_sums_of_products_of_16_bit_floats_by_windows_that_move_by_one() -> None:
     for case in ("strided", "dilated", "two images"):
         assert "mma" not in {knob.name for knob in SKETCH.space(CASES[case](), H200).knobs}
+
+
+@pytest.mark.parametrize(("dtype", "kernel"), [("float16", 31), ("float32", 13)])
+def test_rows_of_large_filters_are_loaded_one_after_the_other(dtype: str, kernel: int) -> None:
+    """Otherwise they would take all registers, and a kernel would be as long as a strip has products."""
+    workload = _depthwise((28, 28), kernel, kernel // 2, channels=256, batch=16, dtype=dtype)
+    schedule = default_schedule(workload, H200)
+    assert schedule.sketch == SKETCH.name
+    resources = compiled(SKETCH, workload, **dict(schedule.knobs))
+    assert resources.registers <= 168 and resources.spill_bytes == 0
 
 
 def test_a_row_of_the_input_is_loaded_once_for_all_rows_of_the_window() -> None:
