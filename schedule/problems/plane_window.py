@@ -3,6 +3,7 @@ depthwise convolution with channels first, in a workload."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 from ...core.dtypes import float32
 from ...ir.expr import BinaryOp
@@ -18,6 +19,8 @@ from .outputs import outputs_of_reduction
 from .window import MAX_WINDOW_POINTS
 from .window_overlap import WindowAxis, address_forms, window_axis
 
+MOST_FILTERS = 8
+"""Filters that see one plane of the input, at most. With more, a convolution is a product of matrices."""
 MOST_POSITIONS, MOST_MULTIPLIED = 64, 256
 """Positions of a row of the input that a window spans, at most, and where matrix units multiply."""
 STRIPS, BLOCK_OUTPUTS, STEP_POSITIONS = 16, 8, 16
@@ -87,8 +90,8 @@ class PlaneWindow:
 def plane_window_of(workload: Workload) -> PlaneWindow | None:
     """Return the windows of a workload that is one reduction over windows along the innermost axis, or along the two
     innermost ones, and what is computed from it at the same point. None for any other workload, for windows that span
-    more positions of a row than registers hold, for those of which neighbours share no input, and where points of a
-    window have no weights."""
+    more positions of a row than registers hold, for those of which neighbours share no input, where points of a window
+    have no weights, and for planes of the input with more than ``MOST_FILTERS`` filters."""
     inlined = inline_stages(workload)
     reductions = [s for s in inlined.stages if s.reducer is not None]
     if len(reductions) != 1 or reductions[0].reducer not in COMBINE:
@@ -112,7 +115,9 @@ def plane_window_of(workload: Workload) -> PlaneWindow | None:
     if outputs is None:
         return None
     problem = PlaneWindow(workload, reduction, outputs, sliding, fixed, width, height)
-    return problem if _is_small_enough(problem) else None
+    seen = {name for m in sliding for name in _free(m)}
+    filters_of_plane = prod(a.extent for a in problem.plane_axes if a.name not in seen)
+    return problem if filters_of_plane <= MOST_FILTERS and _is_small_enough(problem) else None
 
 
 def _is_small_enough(problem: PlaneWindow) -> bool:

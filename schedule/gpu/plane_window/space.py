@@ -285,7 +285,8 @@ class PlaneWindowPlan(Plan):
 
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
         """All instructions of a thread count as arithmetic, since they are issued one by one: products, conversions of
-        what is read, loads and stores with their addresses."""
+        what is read, loads and stores with their addresses. Warps that multiply rows of several blocks store each block
+        alone, which is half of a sector."""
         sizes, problem, workload = self.sizes(columns), self.problem, self.problem.workload
         threads, each = sizes.blocks * sizes.threads, len(problem.sliding_loads)
         both = zip(self._adding(sizes), self._multiplying(sizes), strict=True)
@@ -293,6 +294,7 @@ class PlaneWindowPlan(Plan):
         staged = np.where(sizes.staged > 0, 2 * _outputs(sizes), 0)
         through_shared = (sizes.loads * sizes.load_width + read) * self._input_bytes + staged * self._output_bytes
         tile_bytes = sizes.row_tiles * sizes.rows * sizes.pitch * self._input_bytes
+        halves = np.where((sizes.mma > 0) & (sizes.staged == 0) & (sizes.tile_w > BLOCK_OUTPUTS), 2, 1)
         of_load = np.where(sizes.shared_filter > 0, FAR_LOAD_INSTRUCTIONS, LOAD_INSTRUCTIONS)
         ragged = (sizes.tiles_w > 1) | (problem.output_height % sizes.tile_rows > 0) | (sizes.shared_filter > 0)
         scattered = np.where(ragged & (sizes.staged > 0), SCATTERED_INSTRUCTIONS * _outputs(sizes), 0)
@@ -301,7 +303,7 @@ class PlaneWindowPlan(Plan):
             blocks=sizes.blocks,
             resident=sizes.resident,
             memory_bytes=minimum_bytes(workload),
-            l2_bytes=sizes.blocks * tile_bytes + sum(b.bytes for b in workload.output_buffers),
+            l2_bytes=sizes.blocks * tile_bytes + halves * sum(b.bytes for b in workload.output_buffers),
             shared_bytes=threads * through_shared,
             accesses=threads / WARP_LANES * (accesses + 2 * each * sizes.loads),
             operations=INSTRUCTION_OPERATIONS * threads * (loading + instructions),
