@@ -75,6 +75,13 @@ CASES: tuple[tuple[str, Mapping[str, Any]], ...] = (
             "kernel_h": 3, "kernel_w": 3, "padding": 1, "layout": "NHWC", "dtype": F16,
         },
     ),
+    (
+        "conv2d",
+        {
+            "batch": 32, "channels": 144, "height": 56, "width": 56, "filters": 144, "groups": 144,
+            "kernel_h": 3, "kernel_w": 3, "padding": 1, "dtype": F16,
+        },
+    ),
     ("attention", {"heads": 2, "queries": 64, "keys": 128, "depth": 64}),
     ("attention", {"heads": 8, "queries": 256, "keys": 256, "depth": 64, "dtype": F16}),
     (
