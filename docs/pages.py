@@ -48,6 +48,13 @@ LARGER: tuple[tuple[str, Mapping[str, object]], ...] = (
     (
         "conv2d",
         {
+            **{"batch": 2, "height": 28, "width": 28, "channels": 96, "filters": 96, "groups": 96},
+            **{"kernel_h": 7, "kernel_w": 7, "padding": 3, "dtype": "float16"},
+        },
+    ),
+    (
+        "conv2d",
+        {
             **{"batch": 1, "height": 64, "width": 64, "channels": 64, "filters": 3, "layout": "NHWC"},
             **{"kernel_h": 3, "kernel_w": 3, "padding": 1, "dtype": "float16"},
         },
