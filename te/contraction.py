@@ -49,15 +49,17 @@ def contraction_of(stage: Stage, free: str = "") -> Contraction | None:
 
 
 def pairwise_reduction_of(stage: Stage) -> Contraction | None:
-    """Return the stage as a reduction of some function of two loads and nothing else, ``left`` and ``right``: the sum
-    of ``abs(left - right)``, for example, or the least ``left + right``. It is None when the stage is no such
-    reduction, or when one of the loads depends on all axes."""
-    loads = dict.fromkeys(loads_of(stage.body))
-    if stage.reducer is None or stage.reducer.is_position or len(loads) != 2:
+    """Return the stage as a reduction of some function of two loads, ``left`` and ``right``: the sum of
+    ``abs(left - right)``, for example, or the least ``left + right``. It may read further tensors at axes that both of
+    them have, such as weights: ``W[k] * tanh(left + right)``. It is None when the stage is no such reduction, or when
+    one of the loads depends on all axes."""
+    loads = {load: free_variables(load) for load in loads_of(stage.body)}
+    sides = [load for load, axes in loads.items() if not all(axes <= others for others in loads.values())]
+    if stage.reducer is None or stage.reducer.is_position or len(sides) != 2:
         return None
     if free_variables(map_loads(stage.body, lambda e: const(0, e.dtype))):
         return None
-    return _contraction(stage, *_with_axes(loads, _axes_of_one(stage), ""))
+    return _contraction(stage, *_with_axes(sides, _axes_of_one(stage), ""))
 
 
 def _contraction(stage: Stage, left: _Factor, right: _Factor) -> Contraction | None:

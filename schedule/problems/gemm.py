@@ -154,7 +154,7 @@ class Gemm:
     ``groups``: the groups of rows that each have a B of their own, if they do. ``dynamic``: how many rows a call
     has, where the rows are a dynamic dimension; ``m`` has the most then. ``term``: what ``reducer`` combines for all
     ``k``, where it is anything else than the sum of products: an expression that reads the loads ``a.body`` and
-    ``b.body`` alone."""
+    ``b.body``, and perhaps others on ``k`` and the batch alone."""
 
     inputs: tuple[Buffer, ...]
     accumulator: Buffer
@@ -482,7 +482,7 @@ def _unsigned_scale(scale: Expr) -> Load | None:
 def has_constant_strides(p: Gemm) -> bool:
     """Return whether all loads and stores have one stride along each of ``m``, ``n`` and ``k``: no fused axis has to be
     split again by quotients and remainders."""
-    operands = [o.body for o in (p.a, *p.all_b)]
+    operands = [o.body for o in (p.a, *p.all_b)] + ([] if p.term is None else [p.term])
     loads = [e for body in (*operands, *(r.value for r in p.results)) for e in _loads(body)]
     stores = [Load(r.tensor, r.indices) for r in p.results]
     inner = [e for e in loads if e.buffer.name not in p.accumulators]

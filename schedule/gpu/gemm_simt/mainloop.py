@@ -139,29 +139,24 @@ class _GemmSimtWriter(MultistageGemmWriter):
                 w.barrier()
                 self._load_fragments((k_iter + 1) % s.stages, 0)
             self._refill(k_iter, place)
+            k = (self.k_rank * s.k_iters + k_iter) * s.block_k + place
             with (
-                w.when(self._is_inside(k_iter, place)),
+                # what arrives from beyond the end of k is zeros
+                w.when(None if self.copies.is_whole("k") or zeros_are_neutral(self.gemm) else k < self.gemm.k.extent),
                 w.loop("line", long, UNROLLED) as line,
                 w.loop("step", short, UNROLLED) as step,
             ):
                 across, now = _serpentine(line, step, short), index(place % 2)
                 i, j = (line, across) if s.thread_m == long else (across, line)
                 a, b = Load(self.a.held, (now, i)), Load(self.b.held, (now, j))
-                w.store(accumulators, (i, j), self._accumulated(Load(accumulators, (i, j)), a, b))
+                w.store(accumulators, (i, j), self._accumulated(Load(accumulators, (i, j)), a, b, k))
 
-    def _is_inside(self, k_iter: Expr, place: int) -> Expr | None:
-        """Return the condition that a place is before the end of ``k``; None where all are, and where the zeros that
-        arrive from beyond it change nothing."""
-        s = self.s
-        if self.copies.is_whole("k") or zeros_are_neutral(self.gemm):
-            return None
-        return (self.k_rank * s.k_iters + k_iter) * s.block_k + place < self.gemm.k.extent
-
-    def _accumulated(self, accumulator: Load, a: Load, b: Load) -> Expr:
+    def _accumulated(self, accumulator: Load, a: Load, b: Load, k: Expr) -> Expr:
         """Return an accumulator with the term of one row and one column."""
         if self.negated:
             return accumulator - a * b
-        return self.accumulation.accumulate([accumulator], term_of(self.gemm, a, b), index(0))[0]
+        term = term_of(self.gemm, a, b, {**self.at, "k": k})
+        return self.accumulation.accumulate([accumulator], term, index(0))[0]
 
     def _refill(self, k_iter: Expr, place: int) -> None:
         """Begin to fill the stage that the iteration before has left, some copies at a time, so that loads of fragments

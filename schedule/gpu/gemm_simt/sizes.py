@@ -7,6 +7,7 @@ import numpy as np
 
 from ....core.target import Target
 from ....ir.expr import WARP_LANES, Load
+from ....ir.rewrite import loads_of
 from ...problems.gemm import Gemm
 from ...space.columns import Columns, Ints, derived_once
 from ...space.knob import Knob
@@ -26,7 +27,7 @@ FREE_COPIES = 8
 """The addresses of so many copies of a stage take no more registers; those of two others take one."""
 SPARE_REGISTERS, VALUE_REGISTERS = 24, 8
 """About how many registers addresses and constants take (from compiled kernels); how many more an epilogue takes that
-is more than the sum."""
+is more than the sum, and with a pairwise reduction each further tensor."""
 
 
 def vector_of(gemm: Gemm) -> int:
@@ -94,6 +95,9 @@ def gemm_simt_sizes(gemm: Gemm, target: Target, widths: CopyWidths, columns: Col
     fragments = element // 2 * (k["thread_m"] + k["thread_n"]) + np.maximum(copies - FREE_COPIES, 0) // 2
     plain = gemm.term is None and all(isinstance(r.value, Load) for r in gemm.results)
     others = SPARE_REGISTERS + (0 if plain else VALUE_REGISTERS)
+    if gemm.term is not None:
+        operands = {load.buffer for body in (gemm.a.body, gemm.b.body) for load in loads_of(body)}
+        others += VALUE_REGISTERS * len(set(gemm.inputs) - operands)
     return GemmSimtSizes(
         **k,
         tile_m=tile_m,

@@ -24,6 +24,9 @@ CASES = {
     "product of sums": ROWS + "D[i, j] = prod over k < {k} of 1 + (A[i, k] - B[j, k]) / 16",
     "batch": "A: {0}[3, {m}, {k}]\nB: {0}[3, {n}, {k}]\nBias: {0}[{n}]\n"
     "S[b, i, j] = sum over k < {k} of abs(A[b, i, k] - B[b, j, k])\nD[b, i, j] = max(S[b, i, j] + Bias[j], 0)",
+    "weights": ROWS + "W: {0}[{k}]\nD[i, j] = sum over k < {k} of W[k] * max(A[i, k] + B[j, k], 0)",
+    "weights of a batch": "A: {0}[3, {m}, {k}]\nB: {0}[3, {n}, {k}]\nW: {0}[{k}, 3]\n"
+    "D[b, i, j] = max over k < {k} of W[k, b] - abs(A[b, i, k] - B[b, j, k])",
     "of one tensor": "X: {0}[{m}, {k}]\nD[i, j < {m}] = sum over k < {k} of abs(X[i, k] - X[j, k])",
     "product": "A: {0}[{m}, {k}]\nB: {0}[{k}, {n}]\nD[i, j] = sum over k < {k} of A[i, k] * B[k, j]",
 }
@@ -44,7 +47,7 @@ def case(name: str, dtype: str, **sizes: int) -> Workload:
     ("name", "dtype"),
     [
         *((name, dtype) for dtype in ("float32", "float64") for name in CASES),
-        *((name, "int32") for name in ("p = 1", "p = inf", "min-plus", "product", *INTEGERS)),
+        *((name, "int32") for name in ("p = 1", "p = inf", "min-plus", "product", "weights", *INTEGERS)),
         *((name, "int64") for name in ("p = 1", "min-plus", "product")),
     ],
 )
@@ -60,6 +63,7 @@ LARGE = dict(m=2048, n=2048, k=128)
     ("name", "dtype"),
     [
         *(("p = 1", "float32"), ("p = 2", "float32"), ("p = inf", "float32"), ("min-plus", "float32")),
+        *(("weights", "float32"), ("batch", "float32")),
         *(
             ("product", "float64"),
             ("p = 1", "float64"),
@@ -113,6 +117,6 @@ def test_what_it_leaves_to_others() -> None:
     assert taken(rows + "D[i, j] = sum over k < 32 of abs(A[i, k] - B[j, k])")
     assert not taken(rows + "D[i, j] = argmin over k < 32 of abs(A[i, k] - B[j, k])")
     assert not taken(rows + "D[i, j] = sum over k < 32 of select(k < i, abs(A[i, k] - B[j, k]), 0)")
-    assert not taken(rows + "W: float32[32]\nD[i, j] = sum over k < 32 of W[k] * abs(A[i, k] - B[j, k])")
+    assert not taken(rows + "W: float32[64]\nD[i, j] = sum over k < 32 of W[i] * abs(A[i, k] - B[j, k])")
     halves = rows.replace("float32", "float16")
     assert not taken(halves + "D[i, j] = sum over k < 32 of abs(float32(A[i, k]) - float32(B[j, k]))")
