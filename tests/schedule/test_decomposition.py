@@ -9,6 +9,7 @@ from tilewright.core.errors import IllegalSchedule
 from tilewright.core.target import Target
 from tilewright.runtime.devices import host_target
 from tilewright.schedule.decomposition import cpu_decompositions, decompositions
+from tilewright.schedule.defaults import default_schedule
 from tilewright.schedule.sketches import SKETCHES, class_sketches, sketches_for
 from tilewright.te.dynamic import with_dynamic
 from tilewright.te.operators import OPERATORS
@@ -73,6 +74,15 @@ def test_steps_compute_the_workload(name: str) -> None:
     sketch = "cuda_pairwise" if name in PAIRWISE else "cuda_decomposed"
     assert sketch in [s.name for s in sketches_for(workload, H200)]
     assert check_schedules(sketch, H200, workload, 0, 4) == 4
+
+
+def test_the_least_of_many_distances_is_computed_in_steps_by_default() -> None:
+    """Tiles of generic loops take several times as long as their arithmetic at its peak."""
+    rows = "A: float32[65536, 64]\nB: float32[256, 64]\n"
+    distances = "D[i, j] = sum over k < 64 of (A[i, k] - B[j, k]) * (A[i, k] - B[j, k])\n"
+    workload = parse_workload(f"{rows}{distances}N[i] = min over j < 256 of D[i, j]")
+    assert [s.name for s in sketches_for(workload, H200)] == ["cuda_loops", "cuda_decomposed"]
+    assert default_schedule(workload, H200).sketch == "cuda_decomposed"
 
 
 def test_one_pairwise_reduction_is_a_class() -> None:
