@@ -7,6 +7,12 @@
 
 Each ``a`` is a *phase*, a convolution with some places of the kernel. Of the first and of the last quotient, ``total``
 may lack some phases: ``phased`` may have more elements.
+
+Heads that share keys are such positions, too, which some factors read as a whole:
+
+    S[h, q, k] = sum over d of Q[h, q, d] * K[h // 4, k, d]
+
+    ->  phased[g, r, q, k] = sum over d of Q[4 * g + r, q, d] * K[g, k, d]
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,46 +22,48 @@ from functools import lru_cache
 from ..core.dtypes import INDEX
 from ..core.errors import InvalidWorkload
 from ..ir.buffer import Buffer
-from ..ir.expr import Binary, BinaryOp, Const, Expr, Load, Var, index
+from ..ir.expr import Binary, BinaryOp, Const, Expr, Load, Var, index, rebuild
 from ..ir.linear_form import linear_form
-from ..ir.rewrite import fresh_name, map_expr, map_loads
+from ..ir.rewrite import fresh_name, map_loads
 from .check import check
 from .inline import inline_stages
 from .workload import Axis, Stage, Workload
 
 
 @lru_cache(maxsize=64)  # every sketch of convolutions asks it of a workload
-def with_phases(workload: Workload) -> Workload | None:
+def with_phases(workload: Workload, *, whole: bool = False) -> Workload | None:
     """``workload`` with such axes in its one reduction; None where that has no position to split, and where it is not
-    the only one. Stages that do not reduce are inlined."""
+    the only one. Stages that do not reduce are inlined. ``whole``: whether the sum may also read such a position as a
+    whole, and phases come first; otherwise it must read both parts, and a phase comes behind its quotient."""
     inlined = inline_stages(workload)
     sums = [s for s in inlined.stages if s.reducer is not None]
-    splits = _split_axes(sums[0]) if len(sums) == 1 and not workload.dynamic else {}
+    splits = _split_axes(sums[0], whole) if len(sums) == 1 and not workload.dynamic else {}
     if not splits:
         return None
     (total,) = sums
     taken = {b.name for b in workload.inputs}
     taken |= {n for s in inlined.stages for n in (s.name, *(a.name for a in (*s.axes, *s.reduce_axes)))}
-    axes = list[Axis]()
+    axes, first = list[Axis](), list[Axis]()
     for axis in total.axes:
-        axes.append(axis)
-        if (split := splits.get(axis.name)) is not None:
-            axes[-1] = Axis(axis.name, split.quotients)
-            axes.append(Axis(fresh_name(f"{axis.name}_phase", taken), split.divisor))
-            splits[axis.name] = replace(split, phase=axes[-1].name)
-            taken.add(axes[-1].name)
+        if (split := splits.get(axis.name)) is None:
+            axes.append(axis)
+            continue
+        phase = Axis(fresh_name(f"{axis.name}_phase", taken), split.divisor)
+        splits[axis.name] = replace(split, phase=phase.name)
+        taken.add(phase.name)
+        axes.append(Axis(axis.name, split.quotients))
+        (first if whole else axes).append(phase)
+    axes = [*first, *axes]
     tensor = Buffer(fresh_name(f"{total.name}_phased", taken), tuple(a.extent for a in axes), total.tensor.dtype)
-    body = map_expr(total.body, lambda e: _on_axes(e, splits))
-    phased = replace(total, tensor=tensor, axes=tuple(axes), body=body)
+    phased = replace(total, tensor=tensor, axes=tuple(axes), body=_on_axes(total.body, splits))
 
     def moved(load: Load) -> Load:
         if load.buffer.name != total.name:
             return load
-        indices = list[Expr]()
-        for i, axis in zip(load.indices, total.axes, strict=True):
-            split = splits.get(axis.name)
-            indices += [i] if split is None else split.places(i)
-        return Load(tensor, tuple(indices))
+        at = {a.name: i for i, a in zip(load.indices, total.axes, strict=True)}
+        for name, split in splits.items():
+            at[name], at[split.phase] = split.places(at[name])
+        return Load(tensor, tuple(at[a.name] for a in axes))
 
     stages = list[Stage]()
     for stage in inlined.stages:
@@ -90,8 +98,8 @@ class _AxisParts:
         return Binary(BinaryOp.FLOORDIV, at, index(self.divisor)), Binary(BinaryOp.MOD, at, index(self.divisor))
 
 
-def _split_axes(total: Stage) -> dict[str, _AxisParts]:
-    """Return the axes that the sum reads in both parts and in no other way."""
+def _split_axes(total: Stage, may_be_whole: bool) -> dict[str, _AxisParts]:
+    """Return the axes that the sum reads in parts, and how."""
     found, whole, remainders = dict[str, set[tuple[int, int]]](), set[str](), set[str]()
     for e in _atoms(total.body):
         if isinstance(e, Var):
@@ -102,7 +110,7 @@ def _split_axes(total: Stage) -> dict[str, _AxisParts]:
             remainders |= {name} if isinstance(e, Binary) and e.op is BinaryOp.MOD else set()
     splits = dict[str, _AxisParts]()
     for axis in total.axes:
-        if axis.name in remainders - whole and len(found[axis.name]) == 1:
+        if len(found.get(axis.name, ())) == 1 and (may_be_whole or axis.name in remainders - whole):
             ((shift, divisor),) = found[axis.name]
             splits[axis.name] = _AxisParts(axis.extent, shift, divisor)
     return splits
@@ -131,9 +139,10 @@ def _part_of(e: Expr) -> tuple[str, int, int] | None:
 def _on_axes(e: Expr, splits: Mapping[str, _AxisParts]) -> Expr:
     """``e`` on the axes of quotients and remainders."""
     part = _part_of(e)
-    split = None if part is None else splits.get(part[0])
-    if part is None or split is None:
-        return e
-    assert isinstance(e, Binary)
-    name, shift, divisor = part
-    return Var(split.phase) if e.op is BinaryOp.MOD else Var(name) + (shift - split.shift) // divisor
+    if part is not None and part[0] in splits and isinstance(e, Binary):
+        name, shift, divisor = part
+        return Var(splits[name].phase) if e.op is BinaryOp.MOD else Var(name) + (shift - splits[name].shift) // divisor
+    if isinstance(e, Var) and e.name in splits:
+        split = splits[e.name]
+        return e * split.divisor + (Var(split.phase) - split.shift)
+    return rebuild(e, [_on_axes(child, splits) for child in e.children]) if e.children else e

@@ -27,6 +27,7 @@ from ...te.dynamic import row_extent
 from ...te.groups import draw_sizes
 from ...te.inline import inline_stages
 from ...te.packed_floats import e2m1_of, e8m0_of
+from ...te.phases import with_phases
 from ...te.workload import Axis, Reducer, Stage, Workload
 from ..tile.delinearize import axis_indices
 from .digits import axes_in
@@ -242,8 +243,7 @@ def gemm_of(
     whether there may be scales within the sums. ``block_scaled``: whether they may be those of a format with scales of
     blocks. ``pairwise``: whether to return the workload as a pairwise reduction (``Gemm.term``) instead.
     """
-    found = sides_of(workload, joined=True, several=several, pairwise=pairwise)
-    for sides in () if found is None else found.alternatives():
+    for sides in _all_sides(workload, several, pairwise):
         product = sides.product(sides.rows, sides.columns)
         transposed = product is not None and product.results[0].step("n") != 1 and product.results[0].step("m") == 1
         if transposed != swapped and not sides.others:
@@ -255,6 +255,13 @@ def gemm_of(
         if product is not None and has_constant_strides(product):
             return product
     return None
+
+
+def _all_sides(workload: Workload, several: bool, pairwise: bool) -> "Iterator[Sides]":
+    """Yield the sides of a product, as they are and with other batches; those of heads that share a factor, too."""
+    for whole in (workload, with_phases(workload, whole=True)):
+        found = None if whole is None else sides_of(whole, joined=True, several=several, pairwise=pairwise)
+        yield from () if found is None else found.alternatives()
 
 
 def with_dynamic_rows(gemm: Gemm, workload: Workload) -> Gemm | None:

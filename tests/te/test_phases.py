@@ -40,6 +40,16 @@ def test_the_sum_has_whole_strides() -> None:
     assert [s.tensor.shape for s in phased.stages if s.reducer is not None] == [(2, 2, 4, 2, 5, 2)]
 
 
+def test_positions_that_a_factor_reads_as_a_whole() -> None:
+    text = "Q: float32[6, 4, 5]\nK: float32[2, 7, 5]\nS[h, q, k] = sum over d < 5 of Q[h, q, d] * K[h // 3, k, d]"
+    workload = parse_workload(text)
+    phased = with_phases(workload, whole=True)
+    assert phased is not None and with_phases(workload) is None
+    assert phased.stages[0].tensor.shape == (3, 2, 4, 7)
+    inputs = random_inputs(workload, 1)
+    agree("phased", reference(phased, inputs), reference(workload, inputs), tolerance(workload))
+
+
 @pytest.mark.parametrize(
     "text",
     [

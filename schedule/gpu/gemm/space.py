@@ -10,6 +10,7 @@ groups that each have a B of their own (``problems.grouped_gemm``).
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from itertools import product
 from typing import cast
 
 import numpy as np
@@ -19,7 +20,7 @@ from ....core.schedule import KnobValue
 from ....core.target import Target
 from ....ir.expr import Var
 from ....ir.stmt import Kernel
-from ....te.workload import Workload
+from ....te.workload import Axis, Workload
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.gemm import Gemm, Operand, gemm_of, skinny_gemm_of, with_dynamic_rows
 from ...problems.grouped_gemm import grouped_gemm_of
@@ -150,16 +151,18 @@ def _plan(workload: Workload, target: Target) -> GemmPlan | None:
 
 
 def _with_slices(gemm: Gemm) -> Gemm:
-    """Return the product with slices of k, which a batch goes through, as a dimension of both operands, where TMA can
-    see that."""
+    """Return the product with slices of k or of rows, which a batch goes through, as a dimension of the operands, where
+    TMA can see that."""
 
-    def sliced(operand: Operand) -> Operand:
+    def sliced(operand: Operand, own: Axis) -> Operand:
         load = operand.load
-        return operand if load is None else replace(operand, load=in_slices(load, gemm.batch[-1], gemm.k))
+        for outer, inner in product(gemm.batch, (gemm.k, own)):
+            load = None if load is None else in_slices(load, outer, inner)
+        return replace(operand, load=load)
 
     if not gemm.batch or gemm.others or find_atom(gemm) is None:
         return gemm
-    found = replace(gemm, a=sliced(gemm.a), b=sliced(gemm.b))
+    found = replace(gemm, a=sliced(gemm.a, gemm.m), b=sliced(gemm.b, gemm.n))
     copies = uneven_operands(found, as_views=True) or any(is_packed(found, o) for o in (found.a, found.b))
     return gemm if copies else found
 
