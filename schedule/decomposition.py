@@ -8,7 +8,8 @@
 may have one in two steps: a reduction over several axes as two reductions, and a sum of products whose factors are more
 than loads as a kernel that computes these factors and a product (im2col is that of a convolution). Distances and other
 reductions of functions of two such factors are the same. ``joined_axes`` are the same, with the axes of such a sum as
-one. ``te.channels_last`` has those of convolutions with channels first.
+one. With ``gathered``, what is read at loaded indices, such as the rows of an embedding, is copied first.
+``te.channels_last`` has those of convolutions with channels first.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ from math import prod
 from ..core.dtypes import DType, float32, int32
 from ..core.errors import InvalidWorkload
 from ..ir.buffer import Buffer
-from ..ir.expr import Cast, Compare, Const, Expr, Load, Select, Var, rebuild
+from ..ir.expr import Cast, Compare, Const, Expr, Load, Select, Var, rebuild, walk
 from ..ir.linear_form import affine_form
 from ..ir.rewrite import free_variables, fresh_name, loads_of, map_expr, map_loads, substitute
 from ..te.channels_last import channels_last_steps
@@ -32,6 +33,8 @@ from ..te.workload import Axis, Reducer, Stage, Workload
 from .step_chain import Decomposer
 from .tile.delinearize import axis_indices
 
+_GATHERED = "gathered"
+"""Names of tensors that are copied from loaded indices begin so."""
 _ROW_ALIGNMENT_BYTES = 16
 """Rows of tensors that are multiplied begin at multiples of so many bytes, where axes are joined: TMA wants that."""
 
@@ -42,9 +45,12 @@ def decompositions(workload: Workload, has_class: Callable[[Workload], bool]) ->
     if workload.dynamic or workload.skews:
         return []
     found: dict[str, tuple[Workload, ...]] = {}
-    for name, joined in (("stages", False), ("joined_axes", True)):
+    whole = inline_stages(workload)
+    for name, given in (("stages", whole), ("joined_axes", whole), ("gathered", _with_gathers(whole))):
+        if given is None:
+            continue
         try:
-            steps = _stage_steps(inline_stages(workload), has_class, joined)
+            steps = _stage_steps(given, has_class, name == "joined_axes")
         except InvalidWorkload:  # an intermediate beyond the limits of tensors
             continue
         if len(steps) > 1 and steps not in found.values():
@@ -88,6 +94,30 @@ def _stage_steps(workload: Workload, has_class: Callable[[Workload], bool], join
         steps.append(step)
         begin = end
     return tuple(steps)
+
+
+def _with_gathers(workload: Workload) -> Workload | None:
+    """``workload`` with a stage for what each load at a loaded index gives; None where there is none."""
+    taken = {b.name for b in workload.inputs} | {s.name for s in workload.stages}
+    gathers, stages = dict[Expr, Buffer](), list[Stage]()
+    for stage in workload.stages:
+        extents = {a.name: a for a in (*stage.axes, *stage.reduce_axes)}
+
+        def gathered(load: Load, extents: Mapping[str, Axis] = extents) -> Load:
+            if not any(loads_of(i) for i in load.indices):
+                return load
+            axes = [extents[v.name] for v in dict.fromkeys(e for e in walk(load) if isinstance(e, Var))]
+            own = [Axis(f"{_GATHERED}_{a.extent}_{n}", a.extent) for n, a in enumerate(axes)]
+            key = substitute(load, {a.name: Var(b.name) for a, b in zip(axes, own, strict=True)})
+            if key not in gathers:
+                name = fresh_name(_GATHERED, taken)
+                taken.add(name)
+                gathers[key] = Buffer(name, tuple(a.extent for a in axes), load.dtype)
+                stages.append(with_own_axes(Stage(gathers[key], tuple(own), key), taken))
+            return _element(gathers[key], axes)
+
+        stages.append(replace(stage, body=map_loads(stage.body, gathered)))
+    return replace(workload, stages=tuple(stages)) if gathers else None
 
 
 def _run(workload: Workload, stages: Sequence[Stage], begin: int, end: int) -> Workload:
@@ -286,7 +316,8 @@ DECOMPOSED = Decomposer(
     decompositions,
     knob="decomposition",
     meaning="what the workload is decomposed into: `stages`, or a few together; with `joined_axes` the axes of a sum "
-    "of products are one; `patches`, `channels_last` and their like change the layout of a convolution",
+    "of products are one; with `gathered` what is read at loaded indices is copied first; `patches`, `channels_last` "
+    "and their like change the layout of a convolution",
     takes="workloads of static shapes that kernel classes take in several steps and none takes as a whole",
     generic=True,
 )

@@ -28,6 +28,24 @@ Y[i, j, k, l] = X[i, j, k, l] / (abs(S[i, j, l]) + abs(T[j]) + 1)  # output
 """What is reduced is reduced again, and one of three reductions is over every other axis."""
 
 
+EMBEDDING = """
+T: float16[50, 72]
+I: int32[37]
+M[i] = sum over d < 72 of float32(T[min(max(int64(I[i]), 0), 49), d])
+V[i] = sum over d < 72 of abs(float32(T[min(max(int64(I[i]), 0), 49), d]) - M[i])
+Y[i, d < 72] = float32(T[min(max(int64(I[i]), 0), 49), d]) * V[i]  # output
+"""
+"""Three stages read the same rows."""
+PAIRS = """
+T: float32[50, 72]
+I: int32[37, 2]
+J: int32[50]
+K[i < 37] = int64(J[min(max(int64(I[i, 1]), 0), 49)])
+Y[i] = sum over d < 72 of T[min(max(int64(I[i, 0]), 0), 49), d] * T[min(max(K[i], 0), 49), d]
+"""
+"""Two rows are multiplied. The index of one of them lies at a loaded index, too."""
+
+
 def _image(batch: int, size: int, dtype: str, layout: str, **more: object) -> Callable[[], Workload]:
     parameters: dict[str, object] = {
         "batch": batch,
@@ -51,6 +69,8 @@ WORKLOADS: dict[str, Callable[[], Workload]] = {
         "A: float32[37, 40]\nB: float32[29, 40]\n"
         "D[i, j] = sum over k < 40 of abs(exp(A[i, k]) - exp(B[j, k]))\nN[i] = min over j < 29 of D[i, j]"
     ),
+    "rows of an embedding": lambda: parse_workload(EMBEDDING),
+    "pairs of rows": lambda: parse_workload(PAIRS),
     "groups": _image(2, 8, "float32", "NHWC", groups=2, dilation=2),
 }
 PAIRWISE: dict[str, Callable[[], Workload]] = {
@@ -125,6 +145,14 @@ def test_a_convolution_becomes_a_matrix_of_patches_and_a_product() -> None:
     assert patches.stages[0].tensor.shape == (2, 9, 9, 8, 3, 3)
     assert patches.stages[0].tensor.dtype.name == "float16"
     assert "cuda_gemm" in [s.name for s in class_sketches(product, H200)]
+
+
+def test_rows_at_loaded_indices_are_copied_once() -> None:
+    ((name, (copy, rows)),) = decompositions(parse_workload(EMBEDDING), _has_class)
+    assert name == "gathered"
+    assert [s.tensor.shape for s in copy.stages] == [(37, 72)] and [s.name for s in rows.stages] == ["M", "V", "Y"]
+    found = decompositions(parse_workload(PAIRS), _has_class)
+    assert [[s.tensor.shape for s in step.stages] for step in dict(found)["gathered"]][-1] == [(37,)]
 
 
 def test_outputs_are_no_workspace() -> None:
