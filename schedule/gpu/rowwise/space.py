@@ -66,6 +66,8 @@ QUANTITIES = (
 )
 
 
+SHORT_ROW = 64
+"""Of rows of so many elements, a CTA may take more than a warp has lanes, since it takes time to begin a CTA."""
 FEW_ROWS_PER_SM = 2
 """Of a dynamic number of rows, up to so many for each multiprocessor are few."""
 FEW_ROWS_VECTORS = 4
@@ -84,6 +86,7 @@ class RowwisePlan(Plan):
         longest = max(1, self.problem.column_count // min(vector_widths(self.problem)))
         threads = tuple(n for n in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024) if n < 2 * longest)
         limits = limits_of(self.target)
+        most_rows = limits.lanes if self.problem.column_count > SHORT_ROW else 256
         storages = tuple(RowStorage) if limits.async_copies else (RowStorage.REGISTERS, RowStorage.GLOBAL)
         clusters: tuple[int, ...] = (1,)
         if limits.clusters and self.problem.row_bytes >= CLUSTER_ROW_BYTES:
@@ -93,7 +96,7 @@ class RowwisePlan(Plan):
             Knob("threads_per_row", threads, "how many threads of a CTA work on one row"),
             Knob(
                 "rows_per_cta",
-                tuple(n for n in (1, 2, 4, 8, 16, 32, 64) if n <= limits.lanes),
+                tuple(n for n in (1, 2, 4, 8, 16, 32, 64, 128, 256) if n <= most_rows),
                 "how many rows a CTA works on at a time",
             ),
             Knob("cluster_size", clusters, "how many CTAs share a row"),

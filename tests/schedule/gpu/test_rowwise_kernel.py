@@ -281,3 +281,14 @@ def test_broadcast_operands_of_odd_rows_are_loaded_by_chunks() -> None:
     source = lowering_stages(workload, H200, schedule).source.text
     assert source.count("= load_unaligned_x8(") == 2 and "load_unaligned<" not in source
     assert "write_i < 3 ? true :" in source
+
+
+@pytest.mark.parametrize("columns", [3, 8, 24, 64])
+@pytest.mark.parametrize("threads_per_row", [1, 2])
+def test_many_short_rows_of_a_cta(columns: int, threads_per_row: int) -> None:
+    """CTAs of few threads would be done before the next ones begin. Longer rows have as many as a warp at most."""
+    workload = _workload("softmax", rows=300, columns=columns, dtype="float32")
+    schedule = legal_schedule_of(CUDA_ROWWISE, workload, threads_per_row=threads_per_row, rows_per_cta=256)
+    assert_computes(CUDA_ROWWISE.lower(workload, H200, schedule), workload)
+    longer = CUDA_ROWWISE.space(_workload("softmax", rows=300, columns=65), H200, policy=SpacePolicy(prune=False))
+    assert longer.column("rows_per_cta").max() == 32
