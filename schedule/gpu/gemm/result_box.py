@@ -12,7 +12,7 @@ from ....ir.expr import Expr, Load, Var
 from ....ir.gpu.wgmma import LINE_BYTES, WGMMA_M
 from ....ir.rewrite import free_variables, loads_of
 from ...problems.gemm import Gemm, Result
-from ..tma_view import moved_dimensions, tma_view
+from ..tma_view import in_slices, moved_dimensions, tma_view
 
 VECTOR_BYTES = 16
 """Bytes of the widest access of a thread."""
@@ -56,6 +56,8 @@ def result_box(gemm: Gemm, result: Result) -> ResultBox | None:
         if gemm.window.halo is not None and all(i in view.indices for i in along_m):
             view = moved_dimensions(view, tuple(view.indices.index(i) for i in along_m))
     else:
+        for axis in gemm.batch if gemm.window is None else ():
+            given = in_slices(given, axis, gemm.m if outer == "m" else gemm.n)
         view, places = tma_view(given), {Var(outer): WGMMA_M}
     tensor, indices = view.buffer, view.indices
     staged = (tensor.dtype.bits == 32 and inner == "n") or (tensor.dtype.bits == 16 and tensor.dtype.is_float)
