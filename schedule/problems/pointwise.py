@@ -36,6 +36,8 @@ LEAST_CONTIGUOUS_BYTES = 16
 """Contiguous bytes that a load must have along the innermost axis where its other axes are in another order."""
 MOST_POINTS = 64
 """Points of a window at most: the loads of all of them are in registers."""
+MOST_OF_SMALL_PRODUCT = 16
+"""A product of matrices is small if each sum has so many terms at most, and so many sums share an element."""
 
 
 @dataclass(frozen=True)
@@ -117,9 +119,8 @@ def _windows(workload: Workload) -> Pointwise | None:
     (reduction,) = reductions
     if prod(a.extent for a in reduction.reduce_axes) > MOST_POINTS:
         return None
-    kept = {a.name for a in reduction.axes if a.extent > 1}
-    if not any(kept <= free_variables(load) for load in loads_of(reduction.body)):
-        return None  # a product of matrices
+    if _is_product(reduction):
+        return None
     outputs = outputs_of_reduction(inlined, reduction)
     if outputs is None or any(of(workload) is not None for of in (reduce_window_of, columnwise_problem)):
         return None
@@ -135,6 +136,15 @@ def _windows(workload: Workload) -> Pointwise | None:
         return None
     axes = reduction.axes
     return replace(_on_axes(workload, stages, axes, tuple(Var(a.name) for a in axes)), scattered=True)
+
+
+def _is_product(reduction: Stage) -> bool:
+    """Return whether a reduction is a product of matrices: no load depends on all axes, and either more than a few
+    outputs share each of its elements or they are sums of more than a few."""
+    kept = {a.name: a.extent for a in reduction.axes}
+    read = [free_variables(load) for load in loads_of(reduction.body)]
+    shared = min(prod(n for name, n in kept.items() if name not in names) for names in (*read, set[str]()))
+    return shared > 1 and max(shared, prod(a.extent for a in reduction.reduce_axes)) > MOST_OF_SMALL_PRODUCT
 
 
 def _of_all_points(reduction: Stage) -> Expr:

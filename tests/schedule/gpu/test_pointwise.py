@@ -110,7 +110,31 @@ def _means_of_windows() -> Workload:
     return te.workload(te.compute((4, 6, 15), lambda n, c, j: te.cast(total[n, c, j] * 0.25, "float16"), "Y"))
 
 
-SCATTERED = (_reversed, _gathered, _odd_rows, _interleaved, _pixels_shuffled, _largest_of_windows, _means_of_windows)
+def _small_matrices() -> Workload:
+    return workload_of("batch_matmul", batch=37, m=4, n=3, k=5, dtype="float16", bias=True)
+
+
+def _colours() -> Workload:
+    text = "M: float32[3, 3]\nX: float32[2, 3, 5, 8]\nY[n, c, y, x] = sum over k < 3 of M[c, k] * X[n, k, y, x]"
+    return parse_workload(text)
+
+
+def _phases_of_channels() -> Workload:
+    sizes = {"batch": 2, "channels": 8, "height": 3, "width": 5, "filters": 8, "groups": 8, "layout": "NHWC"}
+    return workload_of("conv2d_transpose", **sizes, kernel_h=4, kernel_w=4, stride=2, padding=1, dtype="float16")
+
+
+SMALL = (_small_matrices, _colours, _phases_of_channels)
+SCATTERED = (
+    _reversed,
+    _gathered,
+    _odd_rows,
+    _interleaved,
+    _pixels_shuffled,
+    _largest_of_windows,
+    _means_of_windows,
+    *SMALL,
+)
 WHOLE = (_shifted, _joined, _several_outputs, _chosen_by_data, _numbered, _slices)
 CASES = {f.__name__.strip("_"): f for f in (*WHOLE, *SCATTERED)}
 
@@ -138,6 +162,7 @@ def test_what_it_leaves_to_others() -> None:
         assert not SKETCH.matches(te.workload(outputs), H200)
     assert not SKETCH.matches(workload_of("softmax", rows=8, columns=32), H200)
     assert not SKETCH.matches(workload_of("matmul", m=64, n=64, k=16), H200)
+    assert not SKETCH.matches(workload_of("batch_matmul", batch=64, m=8, n=8, k=17), H200)
     long = te.reduce_axis(MOST_POINTS + 1, "s")
     windows = te.compute((8, 60), lambda i, j: te.sum(te.placeholder((8, 200), "float32", "X")[i, j + long], axis=long))
     assert not SKETCH.matches(te.workload(windows), H200)
