@@ -9,7 +9,8 @@ may have one in two steps: a reduction over several axes as two reductions, and 
 than loads as a kernel that computes these factors and a product (im2col is that of a convolution). Distances and other
 reductions of functions of two such factors are the same. ``joined_axes`` are the same, with the axes of such a sum as
 one. With ``gathered``, what is read at loaded indices, such as the rows of an embedding, is copied first.
-``te.channels_last`` has those of convolutions with channels first.
+``te.softmax_chunks`` has one of long rows on a processor, and ``te.channels_last`` those of convolutions with channels
+first.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,6 +29,7 @@ from ..te.contraction import contraction_of
 from ..te.contraction_path import with_own_axes
 from ..te.functions import within
 from ..te.inline import inline_stages
+from ..te.softmax_chunks import softmax_chunk_steps
 from ..te.steps import step_of
 from ..te.workload import Axis, Reducer, Stage, Workload
 from .step_chain import Decomposer
@@ -74,8 +76,9 @@ def cpu_decompositions(
     workload: Workload, has_class: Callable[[Workload], bool]
 ) -> list[tuple[str, tuple[Workload, ...]]]:
     """Return the decompositions of a workload for a processor, where the generic sketch is as good as a class for
-    everything but sums of products."""
-    return decompositions(workload, lambda step: has_class(step) or not any(map(contraction_of, step.stages)))
+    everything but sums of products. Long rows of a softmax have one in chunks."""
+    found = decompositions(workload, lambda step: has_class(step) or not any(map(contraction_of, step.stages)))
+    return [*found, *softmax_chunk_steps(workload)]
 
 
 def _stage_steps(workload: Workload, has_class: Callable[[Workload], bool], joined: bool) -> tuple[Workload, ...]:
@@ -316,7 +319,8 @@ DECOMPOSED = Decomposer(
     decompositions,
     knob="decomposition",
     meaning="what the workload is decomposed into: `stages`, or a few together; with `joined_axes` the axes of a sum "
-    "of products are one; with `gathered` what is read at loaded indices is copied first; `patches`, `channels_last` "
+    "of products are one; with `gathered` what is read at loaded indices is copied first; with "
+    "`softmax_chunks` the maximum and the sum of a row come from those of its chunks; `patches`, `channels_last` "
     "and their like change the layout of a convolution",
     takes="workloads of static shapes that kernel classes take in several steps and none takes as a whole",
     generic=True,

@@ -18,6 +18,7 @@ from ...space.columns import Bools, Columns, Ints
 from ..arithmetic import overlapped
 from ..peaks import CpuPeaks
 from ..shared_knobs import NON_TEMPORAL
+from .footprint import tensor_bytes
 from .fusion import FusedGroup, own_cost, paddings, points
 from .promising import BUSY_ACCUMULATORS
 from .tile_loops import INLINE
@@ -36,7 +37,7 @@ def group_seconds(group: FusedGroup, c: Columns, q: Quantities, peaks: CpuPeaks)
     """Return the estimated time in seconds, float64[n], of a group and of those of its shape, which take the same
     setting. ``q``: the derived columns of the settings. What goes through memory is not in it."""
     packing = 2 * q["packing_share"] * group.work * lane_bytes(group) / peaks.l2_bytes_per_second
-    steps = overlapped(_instruction_seconds(group, c, q, peaks), _cache_seconds(q, peaks))
+    steps = overlapped(_instruction_seconds(group, c, q, peaks), _cache_seconds(q, peaks) + _again(group, q, peaks))
     seconds: Seconds = group.same_shape * (peaks.launch_seconds + steps + packing)
     return seconds
 
@@ -94,4 +95,15 @@ def _cache_seconds(q: Quantities, peaks: CpuPeaks) -> Seconds:
     far = min(peaks.read_bytes_per_second, peaks.l2_bytes_per_second)
     rate = np.where(q["task_bytes"] <= L2_BYTES, peaks.l2_bytes_per_second, far)
     seconds: Seconds = traffic / rate
+    return seconds
+
+
+def _again(group: FusedGroup, q: Quantities, peaks: CpuPeaks) -> Seconds:
+    """Return what it takes to read rows again for each further stage of a row group, where they do not stay in the
+    second level."""
+    if group.kind != "row" or len(group.stages) == 1:
+        return np.zeros(len(q["tiles"]))
+    one = {p: np.ones(len(q["tiles"]), dtype=np.int64) for p in range(group.depth)}
+    read = np.where(q["tile_bytes"] > L2_BYTES, tensor_bytes(group, one) * q["tiles"], 0.0)
+    seconds: Seconds = (len(group.stages) - 1) * read / min(peaks.read_bytes_per_second, peaks.l2_bytes_per_second)
     return seconds
