@@ -16,16 +16,19 @@ RESULTS = Path(__file__).parent / "results"
 ROWS: dict[str, tuple[str, ...]] = {
     "matrix products": ("2026-11-22-h200-products",),
     "products of few elements with long sums": ("2026-11-28-h200-products-long-sums",),
+    "products of float64, sums of pairs that are no products": ("2026-11-29-h200-products-pairs",),
     "maps, reductions, norms, transposes, skinny products": ("2026-11-28-h200-memory",),
     "expressions of odd shapes: pitches, long rows, other axes": (
         "2026-11-28-h200-memory-odd",
         "2026-11-28-h200-memory-odd-norms",
+        "2026-11-29-h200-memory-running-sums",
     ),
     "attention": (
         "2026-11-27-h200-attention-d128",
         "2026-11-28-h200-attention-full-16x16384",
         "2026-11-28-h200-attention-rest",
     ),
+    "attention with ALiBi, with a bias": ("2026-11-29-h200-attention-scores",),
     "attention: decoding, bfloat16, 16,384 keys": ("2026-11-28-h100-attention-rest",),
     "convolutions, float16, ten with epilogues": ("2026-11-28-h200-convolution",),
     "the same on an H100": (
@@ -34,7 +37,10 @@ ROWS: dict[str, tuple[str, ...]] = {
         "2026-11-28-h100-convolution-depthwise-others",
     ),
     "pointwise convolutions of MobileNetV2, float16": ("2026-11-28-h200-convolution-mobilenet-pointwise",),
-    "convolutions with channels first": ("2026-11-28-h200-convolution-channels-first",),
+    "convolutions with channels first": (
+        "2026-11-28-h200-convolution-channels-first",
+        "2026-11-29-h200-convolution-depthwise-channels-first",
+    ),
     "convolutions, float32 as TF32": ("2026-11-28-h200-convolution-tf32", "2026-11-28-h200-convolution-tf32-rest"),
     "products of 8-bit floats, with scales of tensors or blocks": (
         "2026-11-27-h200-types-fp8",
