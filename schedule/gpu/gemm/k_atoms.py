@@ -64,7 +64,7 @@ def k_atom_place(gemm: Gemm, k_atom: Expr, *, may_exceed: bool) -> dict[str, Exp
         line, pairs = wgmma_atom(gemm).line, splitting(gemm).pairs
         if len(pairs) < 2:
             return {"k": k_atom * line}
-        a, b = (_entry(k_atom % len(pairs), [pair[side] for pair in pairs]) for side in range(2))
+        a, b = (table_entry(k_atom % len(pairs), [pair[side] for pair in pairs]) for side in range(2))
         return {"k": k_atom // len(pairs) * line, PLANES["m"]: a, PLANES["n"]: b}
     taps, blocks, together = window.tap_count, _channel_atoms(gemm), window.halo_taps
     number = k_atom if together == 1 else k_atom // together
@@ -85,7 +85,7 @@ def k_atom_place(gemm: Gemm, k_atom: Expr, *, may_exceed: bool) -> dict[str, Exp
     return {TAP: tap, "k": channel}
 
 
-def _entry(number: Expr, table: Sequence[int]) -> Expr:
+def table_entry(number: Expr, table: Sequence[int]) -> Expr:
     """Return the entry with some number of a table."""
     found: Expr = index(table[-1])
     for n, entry in reversed(list(enumerate(table[:-1]))):

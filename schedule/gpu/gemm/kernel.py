@@ -246,9 +246,10 @@ class _GemmKernelWriter:
                 with w.loop("k_iter", s.k_iters) as k_iter:
                     fill = number * s.k_iters + k_iter
                     with w.when(self.roles.produces), w.when(self.roles.elected):
-                        mainloop.load(loaded, k_iter, fill)
+                        mainloop.load(loaded, k_iter, fill, mainloop.has_taps(loaded, k_iter))
                     with w.when(consumes):
-                        mainloop.multiply(accumulators, at, k_iter, fill, self._has_rows(at))
+                        exists = mainloop.has_taps(at, k_iter)
+                        mainloop.multiply(accumulators, at, k_iter, fill, self._has_rows(at), exists)
             with w.when(consumes):
                 if parity is not None:
                     with w.when(self.roles.first_lane):

@@ -14,21 +14,41 @@ loads run ahead into the next tile while the epilogue stores this one. ``tensor_
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from itertools import product
+from math import prod
 from typing import Generic, TypeVar
 
 from ....core.dtypes import INDEX
 from ....ir.buffer import Buffer, MemoryScope
-from ....ir.expr import WARP_LANES, Compare, CompareOp, Expr, Load, Select, Var, index, logical_and
+from ....ir.expr import (
+    WARP_LANES,
+    Compare,
+    CompareOp,
+    Expr,
+    Load,
+    Logic,
+    LogicOp,
+    Select,
+    Unary,
+    UnaryOp,
+    Var,
+    index,
+    logical_and,
+)
 from ....ir.gpu.mbarrier import MbarrierArrive, MbarrierArriveExpectTx, MbarrierInit, MbarrierWait
 from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS, WGMMA_M, WarpgroupMma, WarpgroupMmaWait
-from ....ir.rewrite import free_variables
+from ....ir.rewrite import free_variables, substitute
+from ....ir.simplify import prove
 from ....ir.verifier.wgmma import MAX_PENDING
+from ....te.workload import Axis
 from ...problems.gemm import Gemm
+from ...problems.implicit_gemm import filters_exist
+from ...tile.delinearize import axis_indices
 from ...tile.names import FreshNameWriter
 from ..tma_view import operand_view
 from .block_scales import allocate_scale_stages
-from .k_atoms import can_load_im2col, joined_groups, k_atom_count, k_atom_place, multiplied_k, row_depth
+from .k_atoms import can_load_im2col, joined_groups, k_atom_count, k_atom_place, multiplied_k, row_depth, table_entry
 from .mma_atom import find_atom, pair_count, promoted_k_atoms, wgmma_atom
 from .operand_stages import NO_MULTICAST, Multicast, allocate_stages, multicast_mask
 from .sizes import WARPGROUP_WARPS, GemmSizes
@@ -156,8 +176,59 @@ class GemmMainloop(ABC, Generic[A]):
                             for box in operand.prefetch({**at, **self._place(k_iter, k_atom)}):
                                 w.emit(box)
 
-    def load(self, at: Mapping[str, Expr], k_iter: Expr, fill: Expr) -> None:
-        """Issue the loads of a k iteration of the tile at ``at``. What lies outside of the tensors becomes zeros."""
+    def has_taps(self, at: Mapping[str, Expr], k_iter: Expr) -> Expr | None:
+        """Return whether a k iteration of the tile at ``at`` has a tap that its phase has; None where all have. The
+        first one of a tile that has none counts, too, since it overwrites the accumulators."""
+        if self._first_taps is None:
+            return None
+        found: Expr = Compare(CompareOp.EQ, k_iter, self._first_iteration(at))
+        for k_atom in range(self.s.k_atoms):
+            here = {**at, **self._place(self._block(at, k_iter), k_atom)}
+            found = Logic(LogicOp.OR, found, self._tap_exists(here))
+        return found
+
+    def _first_iteration(self, at: Mapping[str, Expr]) -> Expr:
+        """Return the first k iteration of the tile at ``at`` that has a tap."""
+        assert self._first_taps is not None
+        phase: Expr = index(0)
+        for axis in self._phases:
+            phase = phase * axis.extent + at[axis.name]
+        return table_entry(phase if self.s.split_k == 1 else phase * self.s.split_k + self.k_rank, self._first_taps)
+
+    @property
+    def _phases(self) -> list[Axis]:
+        """The axes of the batch that say which taps there are."""
+        names = {name for condition in filters_exist(self.gemm) for name in free_variables(condition)}
+        return [axis for axis in self.gemm.batch if axis.name in names]
+
+    def _tap_exists(self, at: Mapping[str, Expr]) -> Expr:
+        return logical_and(*(substitute(condition, at) for condition in filters_exist(self.gemm)))
+
+    @cached_property
+    def _first_taps(self) -> list[int] | None:
+        """The first k iteration that has a tap, for each phase and each CTA that shares a tile; None where all
+        iterations have one."""
+        s, gemm = self.s, self.gemm
+        if gemm.window is None or not filters_exist(gemm) or s.tensor_columns:
+            return None
+        firsts, whole = list[int](), True
+        for phase in range(prod(a.extent for a in self._phases)):
+            at = dict(axis_indices(index(phase), self._phases))
+            for rank in range(s.split_k):
+                found = [
+                    any(
+                        prove(self._tap_exists({**at, **self._place(index(k_iter * s.split_k + rank), n)}), {})
+                        for n in range(s.k_atoms)
+                    )
+                    for k_iter in range(s.k_iters)
+                ]
+                firsts.append(found.index(True) if True in found else 0)
+                whole &= all(found)
+        return None if whole else firsts
+
+    def load(self, at: Mapping[str, Expr], k_iter: Expr, fill: Expr, exists: Expr | None = None) -> None:
+        """Issue the loads of a k iteration of the tile at ``at``, where there is anything to multiply (``exists``).
+        What lies outside of the tensors becomes zeros."""
         s, w, barriers = self.s, self.w, self.barriers
         stage, parity = fill % s.stages, (fill // s.stages) % 2
         w.emit(MbarrierWait(barriers.empty, stage, index(1) - parity))
@@ -166,15 +237,17 @@ class GemmMainloop(ABC, Generic[A]):
         if first is not None:
             of_b = Select(first, index(0) + of_b, index(0))
         size = self.a.arriving_bytes(at) + of_b + sum(scales.stage_bytes for scales in self.scales)
+        size = size if exists is None else Select(exists, index(0) + size, index(0))
         w.emit(MbarrierArriveExpectTx(barriers.full, stage, size))
         block = self._block(at, k_iter)
-        for k_atom in range(s.k_atoms):
-            here = {**at, **self._place(block, k_atom)}
-            self.a.load(w, fill, k_atom, here, barriers.full)
-            with w.when(first):
-                self.b.load(w, fill, k_atom, here, barriers.full)
-            for scales in self.scales:
-                w.emit(scales.load(stage, k_atom, here, barriers.full))
+        with w.when(exists):
+            for k_atom in range(s.k_atoms):
+                here = {**at, **self._place(block, k_atom)}
+                self.a.load(w, fill, k_atom, here, barriers.full)
+                with w.when(first):
+                    self.b.load(w, fill, k_atom, here, barriers.full)
+                for scales in self.scales:
+                    w.emit(scales.load(stage, k_atom, here, barriers.full))
 
     def _block(self, at: Mapping[str, Expr], k_iter: Expr) -> Expr:
         """Return which block of k this CTA takes in a k iteration. CTAs that share a tile read neighbours along k at
@@ -215,10 +288,17 @@ class GemmMainloop(ABC, Generic[A]):
 
     @abstractmethod
     def multiply(
-        self, accumulators: A, at: Mapping[str, Expr], k_iter: Expr, fill: Expr, has_rows: Expr | None = None
+        self,
+        accumulators: A,
+        at: Mapping[str, Expr],
+        k_iter: Expr,
+        fill: Expr,
+        has_rows: Expr | None = None,
+        exists: Expr | None = None,
     ) -> None:
         """Issue the products of a k iteration of the tile at ``at``. The first iteration (``k_iter`` is 0) overwrites
-        the accumulators. ``has_rows``: whether there is anything to multiply."""
+        the accumulators. ``has_rows``: whether the tile has anything to multiply. ``exists``: whether this iteration
+        has, where some have not; then the first that has overwrites the accumulators."""
 
     @abstractmethod
     def finish(self, accumulators: A, number: Expr) -> None:
@@ -253,22 +333,34 @@ class WgmmaMainloop(GemmMainloop[Buffer]):
         self.release(number * s.k_iters + (s.k_iters - 1))
 
     def multiply(
-        self, accumulators: Buffer, at: Mapping[str, Expr], k_iter: Expr, fill: Expr, has_rows: Expr | None = None
+        self,
+        accumulators: Buffer,
+        at: Mapping[str, Expr],
+        k_iter: Expr,
+        fill: Expr,
+        has_rows: Expr | None = None,
+        exists: Expr | None = None,
     ) -> None:
         """Issue the wgmma of a k iteration. Those of the one before are done then, and its stage is released."""
         s, w = self.s, self.w
         self.await_stage(fill)
-        goes_on = Compare(CompareOp.GT, k_iter, index(0))
+        follows = Compare(CompareOp.GT, k_iter, index(0))
+        goes_on = follows if exists is None else Compare(CompareOp.GT, k_iter, self._first_iteration(at))
         count = min(s.k_atoms * s.atoms_m * self.groups, MAX_PENDING)
         mmas = list(self._mmas(accumulators, at, fill, goes_on, range(s.atoms_m)))
-        with w.when(has_rows):
+        multiplies = has_rows if exists is None else exists if has_rows is None else logical_and(has_rows, exists)
+        with w.when(multiplies):
             for mma in mmas[:count]:
                 w.emit(mma)
             w.emit(WarpgroupMmaWait(count))
-        with w.when(goes_on):
+        if exists is not None:
+            with w.when(Unary(UnaryOp.NOT, exists)):
+                w.emit(WarpgroupMmaWait(0))
+        with w.when(follows):
             self.release(fill - 1)
-        for mma in mmas[count:]:  # of joined groups alone
-            w.emit(mma)
+        with w.when(exists):
+            for mma in mmas[count:]:  # of joined groups alone
+                w.emit(mma)
 
     def issue(
         self, accumulators: Buffer, at: Mapping[str, Expr], fill: Expr, accumulates: Expr | bool, atoms: range

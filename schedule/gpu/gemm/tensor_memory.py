@@ -62,8 +62,9 @@ class Tcgen05Mainloop(GemmMainloop[TensorAccumulators]):
         k_iter: Expr,
         fill: Expr,
         has_rows: Expr | None = None,
+        exists: Expr | None = None,
     ) -> None:
-        assert has_rows is None
+        assert has_rows is None and exists is None
         w, s = self.w, self.s
         with w.when(self.roles.issues):
             self.await_stage(fill)

@@ -19,7 +19,8 @@ from tilewright.core.errors import IllegalSchedule
 from tilewright.core.policy import DEFAULT_POLICY
 from tilewright.core.schedule import Schedule
 from tilewright.core.target import Target
-from tilewright.ir.expr import Binary, BinaryOp, Const, Expr, Var
+from tilewright.ir.expr import Binary, BinaryOp, Const, Expr, Select, Var
+from tilewright.ir.gpu.mbarrier import MbarrierArriveExpectTx
 from tilewright.ir.gpu.tma import TmaLoad, TmaPrefetch, TmaStore
 from tilewright.ir.gpu.wgmma import WarpgroupMma
 from tilewright.ir.interpret import interpret
@@ -120,11 +121,21 @@ CASES: dict[str, tuple[Target, Callable[[], Workload]]] = {
         H200,
         lambda: transposed(kernel_h=3, kernel_w=3, groups=2, dtype="float32", precision="tf32"),
     ),
+    "transposed, phases without a place": (FEW, lambda: transposed(kernel_h=1, kernel_w=3, stride=3, padding=0)),
     "transposed, groups": (H200, lambda: transposed(groups=2, kernel_h=6, kernel_w=3, stride=3, padding=0)),
 }
 
 
-ANY_LEGAL = {"3x3", "dilated", "narrow groups", "line", "filters first", "transposed, odd kernel", "transposed, groups"}
+ANY_LEGAL = {
+    "transposed, phases without a place",
+    "3x3",
+    "dilated",
+    "narrow groups",
+    "line",
+    "filters first",
+    "transposed, odd kernel",
+    "transposed, groups",
+}
 """Of these a schedule is interpreted that need not be promising."""
 
 
@@ -469,6 +480,17 @@ def test_a_transposed_convolution_leaves_out_pixels_of_the_last_stride() -> None
     assert behind is not None and len(behind.results[0].inside) == 2 and behind.window is not None
     assert behind.window.positions == (5, 9)
     assert sketches_for(transposed(kernel_h=3, kernel_w=3), H200) == (SKETCH,)
+
+
+@pytest.mark.parametrize(("kernel", "skips"), [(3, True), (4, False)])
+def test_iterations_without_a_place_of_the_phase_load_nothing(kernel: int, skips: bool) -> None:
+    """Of a 3x3 kernel with stride 2, phases have 2x2, 2x1, 1x2 and 1x1 places; of a 4x4 kernel all have 2x2."""
+    workload = transposed(kernel_h=kernel, kernel_w=kernel)
+    schedule = legal_schedule_of(SKETCH, workload, pixels="im2col", split_k=2, k_atoms=1, consumer_warpgroups=1)
+    kernel_ir = SKETCH.lower(workload, H200, schedule)
+    arrivals = [s for s in walk_statements(kernel_ir.body) if isinstance(s, MbarrierArriveExpectTx)]
+    assert arrivals and all(isinstance(s.bytes, Select) == skips for s in arrivals)
+    _check(workload, H200, schedule)
 
 
 def test_padding_of_any_kind_is_part_of_the_window() -> None:
