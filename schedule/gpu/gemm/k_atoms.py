@@ -5,15 +5,22 @@ fewer; TMA brings zeros for the rest. Taps that read from a patch with a halo fo
 split into planes, the pairs of planes of a row follow one another.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 
-from ....ir.expr import Compare, CompareOp, Expr, Load, Select, index
+import numpy as np
+
+from ....ir.expr import Compare, CompareOp, Expr, Load, Select, index, logical_and
 from ....ir.gpu.tma import Im2col, corner_range, largest_offset
 from ....ir.gpu.wgmma import WGMMA_M, WgmmaAtom
+from ....ir.rewrite import free_variables, substitute
+from ....ir.simplify import prove
 from ....ir.verifier.tma import CHUNK_BYTES, MAX_ELEMENT_STRIDE
+from ....te.workload import Axis
 from ...problems.gemm import Gemm
 from ...problems.image_window import TAP, ImageWindow
+from ...problems.implicit_gemm import filters_exist
+from ...tile.delinearize import axis_indices
 from ..occupancy import Whole
 from .mma_atom import PLANES, pair_count, splitting, wgmma_atom
 
@@ -83,6 +90,31 @@ def k_atom_place(gemm: Gemm, k_atom: Expr, *, may_exceed: bool) -> dict[str, Exp
         tap = Select(exists, tap, index(0))
         channel = Select(exists, channel, index(-(-gemm.a.load.buffer.shape[-1] // vector) * vector))
     return {TAP: tap, "k": channel}
+
+
+def phase_axes(gemm: Gemm) -> list[Axis]:
+    """Return the axes of the batch that say which taps a kernel has: those of phases."""
+    names = {name for condition in filters_exist(gemm) for name in free_variables(condition)}
+    return [axis for axis in gemm.batch if axis.name in names]
+
+
+def tap_exists(gemm: Gemm, at: Mapping[str, Expr]) -> Expr:
+    """Return whether a kernel has the tap at ``at``, in the phase there."""
+    return logical_and(*(substitute(condition, at) for condition in filters_exist(gemm)))
+
+
+def tap_share(gemm: Gemm) -> float:
+    """Return of which share of the taps any phase has one: those along a halo are loaded and multiplied together."""
+    window = gemm.window
+    if window is None or not filters_exist(gemm):
+        return 1.0
+    phases, found = phase_axes(gemm), set[tuple[int, ...]]()
+    for phase in range(prod(axis.extent for axis in phases)):
+        for tap, place in enumerate(np.ndindex(window.taps)):
+            at = {**axis_indices(index(phase), phases), TAP: index(tap)}
+            if prove(tap_exists(gemm, at), {}):
+                found.add((phase, *(n for d, n in enumerate(place) if d != window.halo)))
+    return len(found) * window.halo_taps / (prod(axis.extent for axis in phases) * window.tap_count)
 
 
 def table_entry(number: Expr, table: Sequence[int]) -> Expr:

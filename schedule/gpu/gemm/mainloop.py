@@ -38,17 +38,26 @@ from ....ir.expr import (
 )
 from ....ir.gpu.mbarrier import MbarrierArrive, MbarrierArriveExpectTx, MbarrierInit, MbarrierWait
 from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS, WGMMA_M, WarpgroupMma, WarpgroupMmaWait
-from ....ir.rewrite import free_variables, substitute
+from ....ir.rewrite import free_variables
 from ....ir.simplify import prove
 from ....ir.verifier.wgmma import MAX_PENDING
-from ....te.workload import Axis
 from ...problems.gemm import Gemm
 from ...problems.implicit_gemm import filters_exist
 from ...tile.delinearize import axis_indices
 from ...tile.names import FreshNameWriter
 from ..tma_view import operand_view
 from .block_scales import allocate_scale_stages
-from .k_atoms import can_load_im2col, joined_groups, k_atom_count, k_atom_place, multiplied_k, row_depth, table_entry
+from .k_atoms import (
+    can_load_im2col,
+    joined_groups,
+    k_atom_count,
+    k_atom_place,
+    multiplied_k,
+    phase_axes,
+    row_depth,
+    table_entry,
+    tap_exists,
+)
 from .mma_atom import find_atom, pair_count, promoted_k_atoms, wgmma_atom
 from .operand_stages import NO_MULTICAST, Multicast, allocate_stages, multicast_mask
 from .sizes import WARPGROUP_WARPS, GemmSizes
@@ -184,25 +193,16 @@ class GemmMainloop(ABC, Generic[A]):
         found: Expr = Compare(CompareOp.EQ, k_iter, self._first_iteration(at))
         for k_atom in range(self.s.k_atoms):
             here = {**at, **self._place(self._block(at, k_iter), k_atom)}
-            found = Logic(LogicOp.OR, found, self._tap_exists(here))
+            found = Logic(LogicOp.OR, found, tap_exists(self.gemm, here))
         return found
 
     def _first_iteration(self, at: Mapping[str, Expr]) -> Expr:
         """Return the first k iteration of the tile at ``at`` that has a tap."""
         assert self._first_taps is not None
         phase: Expr = index(0)
-        for axis in self._phases:
+        for axis in phase_axes(self.gemm):
             phase = phase * axis.extent + at[axis.name]
         return table_entry(phase if self.s.split_k == 1 else phase * self.s.split_k + self.k_rank, self._first_taps)
-
-    @property
-    def _phases(self) -> list[Axis]:
-        """The axes of the batch that say which taps there are."""
-        names = {name for condition in filters_exist(self.gemm) for name in free_variables(condition)}
-        return [axis for axis in self.gemm.batch if axis.name in names]
-
-    def _tap_exists(self, at: Mapping[str, Expr]) -> Expr:
-        return logical_and(*(substitute(condition, at) for condition in filters_exist(self.gemm)))
 
     @cached_property
     def _first_taps(self) -> list[int] | None:
@@ -212,12 +212,12 @@ class GemmMainloop(ABC, Generic[A]):
         if gemm.window is None or not filters_exist(gemm) or s.tensor_columns:
             return None
         firsts, whole = list[int](), True
-        for phase in range(prod(a.extent for a in self._phases)):
-            at = dict(axis_indices(index(phase), self._phases))
+        for phase in range(prod(a.extent for a in phase_axes(self.gemm))):
+            at = dict(axis_indices(index(phase), phase_axes(self.gemm)))
             for rank in range(s.split_k):
                 found = [
                     any(
-                        prove(self._tap_exists({**at, **self._place(index(k_iter * s.split_k + rank), n)}), {})
+                        prove(tap_exists(self.gemm, {**at, **self._place(index(k_iter * s.split_k + rank), n)}), {})
                         for n in range(s.k_atoms)
                     )
                     for k_iter in range(s.k_iters)

@@ -9,7 +9,7 @@ from ....ir.gpu.wgmma import LINE_BYTES, SWIZZLE_128B_ELEMENTS, WGMMA_M
 from ...problems.gemm import Gemm
 from ...space.columns import Ints
 from ..peaks import GpuPeaks, UnitCycles
-from .k_atoms import joined_groups, multiplied_k, stage_lines
+from .k_atoms import joined_groups, multiplied_k, stage_lines, tap_share
 from .mma_atom import is_packed, promoted_k_atoms, splitting, wgmma_atom
 from .result_box import can_store_by_tma
 from .sizes import GemmSizes, b_along_k, epilogue_subtiles, scale_products
@@ -171,7 +171,7 @@ def wave_efficiency(gemm: Gemm, sizes: GemmSizes[Ints], multiprocessors: int) ->
 def prior_seconds(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> Floats:
     """Return the estimated time of each setting in seconds.
 
-    k iteration = norm(tensor cores, shared memory, L2, arrival of stages) + barriers
+    k iteration = norm(tensor cores, shared memory, L2, arrival of stages) + barriers, of those that have a tap
     tile        = max(k iterations + epilogue, (k iterations + staging) / tiles of a multiprocessor at once)
     busy        = tiles of a multiprocessor x tile + adding up partial sums
     time        = launch + packing + norm(busy, reading all that is multiplied and writing all outputs once + lines of B
@@ -190,7 +190,7 @@ def prior_seconds(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> Floats
     together = sizes.tiles_per_iteration * sizes.active_ctas_per_sm
     epilogue = np.where(together > 1, store / 4, store / sizes.split_k)
     staging = SUBTILE_CYCLES * np.where(sizes.split_k == 1, len(gemm.results) * epilogue_subtiles(gemm, sizes), 0)
-    multiplying = sizes.k_iters * iteration
+    multiplying = sizes.k_iters * iteration * tap_share(gemm)
     tile = np.maximum(multiplying + epilogue, (multiplying + staging) / together)
     busy = tiles_per_sm(sizes) * tile + _reduction_cycles(gemm, sizes, peaks)
     served = memory + _shared_line_cycles(gemm, sizes)

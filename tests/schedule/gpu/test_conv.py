@@ -28,6 +28,7 @@ from tilewright.ir.stmt import walk_statements
 from tilewright.ir.text import kernel_text
 from tilewright.ir.verify import verify
 from tilewright.schedule.gpu.conv.space import CUDA_CONV as SKETCH
+from tilewright.schedule.gpu.gemm.k_atoms import tap_share
 from tilewright.schedule.gpu.gemm.space import CUDA_GEMM
 from tilewright.schedule.problems.image_window import ImageWindow
 from tilewright.schedule.problems.implicit_gemm import implicit_gemm_of
@@ -491,6 +492,15 @@ def test_iterations_without_a_place_of_the_phase_load_nothing(kernel: int, skips
     arrivals = [s for s in walk_statements(kernel_ir.body) if isinstance(s, MbarrierArriveExpectTx)]
     assert arrivals and all(isinstance(s.bytes, Select) == skips for s in arrivals)
     _check(workload, H200, schedule)
+
+
+def test_estimates_know_which_taps_phases_have() -> None:
+    """Taps along a halo are multiplied together."""
+    plain = implicit_gemm_of(transposed(kernel_h=3, kernel_w=3))
+    halo = implicit_gemm_of(transposed(kernel_h=3, kernel_w=3), (2, 4, 8), 0)
+    even = implicit_gemm_of(transposed())
+    assert plain is not None and halo is not None and even is not None
+    assert (tap_share(plain), tap_share(halo), tap_share(even)) == (9 / 16, 12 / 16, 1.0)
 
 
 def test_padding_of_any_kind_is_part_of_the_window() -> None:
