@@ -25,11 +25,12 @@ _FEW_FILTERS = {"batch": 1, "channels": 32, "height": 32, "width": 32, "filters"
 FURTHER: tuple[tuple[str, Mapping[str, object]], ...] = (
     ("log_softmax", {"rows": 6, "columns": 140003, "dtype": "float16"}),
     ("conv2d", {**_IMAGE, "kernel_h": 5, "kernel_w": 5, "padding": 2, "layout": "NHWC", "dtype": "float16"}),
+    ("conv2d", {**_IMAGE, "kernel_h": 5, "kernel_w": 5, "padding": 2, "dtype": "float16"}),
     ("conv2d", {**_FEW_FILTERS, "kernel_h": 3, "kernel_w": 3, "padding": 1, "layout": "NHWC", "dtype": "float16"}),
     ("matmul", {"m": 64, "n": 64, "k": 8192, "dtype": "float16", "transpose_a": True}),
 )
-"""Rows so long that all CTAs of a device share them, a depthwise convolution for matrix units, one with few filters,
-and a product with long sums. No example of an operator is like them."""
+"""Rows so long that all CTAs of a device share them, a depthwise convolution for matrix units, one with channels first,
+one with few filters, and a product with long sums. No example of an operator is like them."""
 
 
 def kernels_of(target: Target) -> tuple[str, ...]:
