@@ -1,5 +1,6 @@
 """Rows of attention whose scores are masked by the place, or changed by something besides Q and K, written as tensor
-expressions. The peer is FlexAttention, compiled, with a block mask that is made once."""
+expressions. The peer is FlexAttention, and for a bias the libraries that take one as well.
+"""
 
 from collections.abc import Callable
 from functools import cache
@@ -7,13 +8,52 @@ from math import sqrt
 from typing import Any
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarks.gpu_table import Row
 from benchmarks.torch_peers import Tensors
 
 _Mask = Callable[[Any, Any, Any, Any], Any]
 _Score = Callable[..., Any]
+
+
+def flexible(mask: _Mask | None = None, change: _Score | None = None) -> Callable[..., object]:
+    """Return FlexAttention, compiled, with a block mask that is made once. ``change`` takes a score, its place (head,
+    query, key), and what is given behind Q, K and V."""
+
+    @cache
+    def blocks(queries: int, keys: int) -> Any:
+        return None if mask is None else create_block_mask(mask, None, None, queries, keys)
+
+    @cache
+    def compiled() -> Callable[..., object]:
+        torch._dynamo.reset()
+        function: Callable[..., object] = torch.compile(flex_attention, dynamic=False)
+        return function
+
+    def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: torch.Tensor) -> object:
+        def changed(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+            assert change is not None
+            return change(s, h, i, j, *rest)
+
+        score = None if change is None else changed
+        grouped, seen = q.shape[1] != k.shape[1], blocks(q.shape[2], k.shape[2])
+        return compiled()(q, k, v, score_mod=score, block_mask=seen, enable_gqa=grouped)
+
+    return call
+
+
+def library(backend: SDPBackend, causal: bool) -> Callable[..., object]:
+    """Return a library that torch ships; what is given behind Q, K and V is added to the scores."""
+
+    def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None = None) -> object:
+        with sdpa_kernel(backend):
+            grouped = q.shape[1] != k.shape[1]
+            return scaled_dot_product_attention(q, k, v, bias, is_causal=causal, enable_gqa=grouped)
+
+    return call
 
 
 def scored(
@@ -25,9 +65,11 @@ def scored(
     mask: _Mask | None = None,
     change: _Score | None = None,
     reads: str = "",
+    added: bool = False,
 ) -> Row:
     """Return a row in float16. ``score``: of ``h``, ``i`` and ``j``, where ``S`` is the scaled product, as a tensor
-    expression. ``mask`` and ``change``: the same for the peer. ``reads``: a further input, as a line of the text."""
+    expression. ``mask`` and ``change``: the same for FlexAttention. ``reads``: a further input, as a line of the text.
+    ``added``: whether that is added to the scores, which the libraries do too that take a mask."""
     text = f"""Q: float16[{heads}, {length}, {depth}]
 K: float16[{heads}, {length}, {depth}]
 V: float16[{heads}, {length}, {depth}]
@@ -41,31 +83,21 @@ U[h, i] = sum over t < {length} of W[h, i, t]
 O[h, i, e] = sum over t < {length} of float32(float16(W[h, i, t])) * float32(V[h, t, e])
 Y[h, i, e] = float16(O[h, i, e] / U[h, i])"""
 
-    @cache
-    def blocks() -> Any:
-        return None if mask is None else create_block_mask(mask, None, None, length, length)
-
-    @cache
-    def compiled() -> Callable[..., object]:
-        torch._dynamo.reset()
-        function: Callable[..., object] = torch.compile(flex_attention, dynamic=False)
-        return function
-
-    def peer(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: torch.Tensor) -> object:
-        def changed(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
-            assert change is not None
-            return change(s, h, i, j, *rest)
-
-        return compiled()(q, k, v, score_mod=None if change is None else changed, block_mask=blocks())
+    peer = flexible(mask, change)
 
     def prepare(tensors: Tensors) -> Tensors:
         q, k, v, *rest = tensors
         return q[None], k[None], v[None], *rest
 
-    return Row(None, {"text": text}, peer, prepare, 0.95, libraries={"FlexAttention": peer})
+    libraries = {"FlexAttention": peer}
+    if added:
+        libraries |= {"cuDNN": library(SDPBackend.CUDNN_ATTENTION, False)}
+        libraries |= {"memory-efficient": library(SDPBackend.EFFICIENT_ATTENTION, False)}
+    return Row(None, {"text": text}, peer, prepare, 0.95, libraries=libraries)
 
 
-def _causal(b: Any, h: Any, i: Any, j: Any) -> Any:
+def no_later(b: Any, h: Any, i: Any, j: Any) -> Any:
+    """A query sees no key behind it."""
     return j <= i
 
 
@@ -85,7 +117,7 @@ ROWS: dict[str, Row] = {
         4096,
         64,
         "select(j <= i, S[h, i, j] - A[h] * float32(i - j), -inf)",
-        mask=_causal,
+        mask=no_later,
         change=lambda s, h, i, j, a: s - a[h] * (i - j),
         reads="A: float32[16]",
     ),
@@ -94,7 +126,7 @@ ROWS: dict[str, Row] = {
         4096,
         256,
         "select(j <= i, tanh(S[h, i, j] / 50) * 50, -inf)",
-        mask=_causal,
+        mask=no_later,
         change=lambda s, h, i, j: torch.tanh(s / 50) * 50,
     ),
     "bias-d64-32x1024": scored(
@@ -104,5 +136,6 @@ ROWS: dict[str, Row] = {
         "S[h, i, j] + float32(B[h, i, j])",
         change=lambda s, h, i, j, bias: s + bias[h, i, j],
         reads="B: float16[32, 1024, 1024]",
+        added=True,
     ),
 }

@@ -3,22 +3,20 @@ rested chip with cold caches, and long ones.
 
 Rows: (batch x heads, sequence) at depth 128 full and causal, at depths 64 and 256 causal; four in bfloat16, and four
 with groups of 8 heads; and decoding, 1 or 8 queries against all keys, with and without groups; one whose rows of V are
-shorter than those of K; and scores under other masks, with ALiBi, a soft cap or a bias, against FlexAttention alone
-(``attention_scores``). Bars, short and sustained: a geometric mean of (best peer / ours) of at least 1.1, no row under
-0.95, and none of decoding under 1.0. Every row is found with 100 candidates in three minutes. Settings: those of
-``gpu_table``, and ``sustained=0``.
+shorter than those of K; and scores under other masks, with ALiBi, a soft cap or a bias, against FlexAttention, and for
+the bias cuDNN (``attention_scores``). Bars, short and sustained: a geometric mean of (best peer / ours) of at least
+1.1, no row under 0.95, and none of decoding under 1.0. Every row is found with 100 candidates in three minutes.
+Settings: those of ``gpu_table``, and ``sustained=0``.
 """
 
-from collections.abc import Callable, Mapping
-from functools import cache, partial
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
-import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.attention.flex_attention import create_block_mask, flex_attention
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.attention import SDPBackend
 
 from benchmarks import attention_scores
+from benchmarks.attention_scores import flexible, library, no_later
 from benchmarks.gpu_table import Row, Table, against_summary, geometric_mean, measured, reaches_against_bar
 from benchmarks.suite import Options, Result
 from benchmarks.torch_peers import Tensors
@@ -31,35 +29,6 @@ _KINDS = ((128, False), (128, True), (64, True), (256, True))
 _GROUP = 8
 _DECODED = ((1, 2048), (1, 8192), (1, 32768), (8, 2048), (8, 8192), (8, 32768))
 _DECODING_HEADS, _DECODING_BAR = 32, 1.0
-
-
-def _library(backend: SDPBackend, causal: bool) -> Callable[..., object]:
-    def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> object:
-        with sdpa_kernel(backend):
-            grouped = q.shape[1] != k.shape[1]
-            return scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=grouped)
-
-    return call
-
-
-def _flexible(causal: bool) -> Callable[..., object]:
-    """FlexAttention, compiled, with a block mask that is made once."""
-
-    @cache
-    def mask(queries: int, keys: int) -> object:
-        return create_block_mask(lambda b, h, i, j: i >= j, None, None, queries, keys) if causal else None
-
-    @cache
-    def compiled() -> Callable[..., object]:
-        torch._dynamo.reset()
-        function: Callable[..., object] = torch.compile(flex_attention, dynamic=False)
-        return function
-
-    def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> object:
-        grouped = q.shape[1] != k.shape[1]
-        return compiled()(q, k, v, block_mask=mask(q.shape[2], k.shape[2]), enable_gqa=grouped)
-
-    return call
 
 
 def _batched(tensors: Tensors) -> Tensors:
@@ -90,9 +59,9 @@ def _row(
         "dtype": dtype,
     }
     libraries = {
-        "cuDNN": _library(SDPBackend.CUDNN_ATTENTION, causal),
-        "FlashAttention": _library(SDPBackend.FLASH_ATTENTION, causal),
-        "FlexAttention": _flexible(causal),
+        "cuDNN": library(SDPBackend.CUDNN_ATTENTION, causal),
+        "FlashAttention": library(SDPBackend.FLASH_ATTENTION, causal),
+        "FlexAttention": flexible(no_later if causal else None),
     }
     return Row("attention", parameters, libraries["cuDNN"], _batched, bar, libraries=libraries)
 

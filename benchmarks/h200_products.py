@@ -75,10 +75,11 @@ def _double(m: int, n: int, k: int) -> Row:
 
 
 def _manhattan(m: int, n: int, k: int) -> Row:
-    """Distances of all pairs of rows: sums of absolute differences."""
+    """Distances of all pairs of rows: sums of absolute differences. The peer is that expression, which a compiler
+    fuses. (``torch.cdist`` takes 5.5 ms.)"""
     text = f"A: float32[{m}, {k}]\nB: float32[{n}, {k}]\n"
     text += f"C[i, j] = sum over k < {k} of abs(A[i, k] - B[j, k])"
-    return Row(None, {"text": text}, lambda a, b: torch.cdist(a, b, 1.0))
+    return Row(None, {"text": text}, lambda a, b: (a[:, None] - b[None]).abs().sum(2))
 
 
 def _min_plus(m: int, n: int, k: int) -> Row:

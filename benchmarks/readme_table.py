@@ -16,7 +16,6 @@ RESULTS = Path(__file__).parent / "results"
 ROWS: dict[str, tuple[str, ...]] = {
     "matrix products": ("2026-11-22-h200-products",),
     "products of few elements with long sums": ("2026-11-28-h200-products-long-sums",),
-    "products of float64, sums of pairs that are no products": ("2026-11-29-h200-products-pairs",),
     "maps, reductions, norms, transposes, skinny products": ("2026-11-28-h200-memory",),
     "expressions of odd shapes: pitches, long rows, other axes": (
         "2026-11-28-h200-memory-odd",
@@ -28,7 +27,6 @@ ROWS: dict[str, tuple[str, ...]] = {
         "2026-11-28-h200-attention-full-16x16384",
         "2026-11-28-h200-attention-rest",
     ),
-    "attention with ALiBi, with a bias": ("2026-11-29-h200-attention-scores",),
     "attention: decoding, bfloat16, 16,384 keys": ("2026-11-28-h100-attention-rest",),
     "convolutions, float16, ten with epilogues": ("2026-11-28-h200-convolution",),
     "the same on an H100": (
