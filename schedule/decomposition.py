@@ -30,7 +30,7 @@ from ..te.contraction_path import with_own_axes
 from ..te.functions import within
 from ..te.inline import inline_stages
 from ..te.softmax_chunks import softmax_chunk_steps
-from ..te.steps import step_of
+from ..te.steps import run_of, step_of
 from ..te.workload import Axis, Reducer, Stage, Workload
 from .step_chain import Decomposer
 from .tile.delinearize import axis_indices
@@ -89,9 +89,9 @@ def _stage_steps(workload: Workload, has_class: Callable[[Workload], bool], join
     steps: list[Workload] = []
     begin = 0
     while begin < len(stages):
-        end, step = begin + 1, _run(workload, stages, begin, begin + 1)
+        end, step = begin + 1, run_of(workload, stages, begin, begin + 1)
         for further in range(begin + 2, len(stages) + 1):
-            together = _run(workload, stages, begin, further)
+            together = run_of(workload, stages, begin, further)
             if has_class(together):
                 end, step = further, together
         steps.append(step)
@@ -121,14 +121,6 @@ def _with_gathers(workload: Workload) -> Workload | None:
 
         stages.append(replace(stage, body=map_loads(stage.body, gathered)))
     return replace(workload, stages=tuple(stages)) if gathers else None
-
-
-def _run(workload: Workload, stages: Sequence[Stage], begin: int, end: int) -> Workload:
-    """Return the stages from ``begin`` to before ``end`` as a workload. Its outputs are what the others read."""
-    own, later = stages[begin:end], stages[end:]
-    read = {load.buffer.name for s in later for load in loads_of(s.body)} | set(workload.outputs)
-    earlier = [s.tensor for s in stages[:begin]]
-    return step_of(workload, earlier, own, tuple(s.name for s in own if s.name in read))
 
 
 def _in_parts(

@@ -12,7 +12,7 @@
 The maximum and the sum of a chunk are neighbours in one tensor, so that one kernel writes both.
 """
 
-from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -20,10 +20,10 @@ from ..core.dtypes import float32, float64
 from ..core.errors import InvalidWorkload
 from ..ir.buffer import Buffer
 from ..ir.expr import Compare, CompareOp, Load, Select, Unary, UnaryOp, Var, const, index, maximum
-from ..ir.rewrite import fresh_name, loads_of, substitute
+from ..ir.rewrite import fresh_name, substitute
 from .contraction_path import with_own_axes
 from .inline import inline_stages
-from .steps import step_of
+from .steps import run_of
 from .workload import Axis, Reducer, Stage, Workload
 
 LONG_ROW_BYTES = 1 << 20
@@ -43,15 +43,16 @@ def softmax_chunk_steps(workload: Workload) -> list[tuple[str, tuple[Workload, .
     (top, total), rest = tops, [s for s in whole.stages if s.reducer is None]
     (axis,) = top.reduce_axes
     length = next((n for n in CHUNKS if axis.extent % n == 0 and axis.extent > n), 0)
-    reads_below = whole.stages.index(total) > 1 or axis.extent * top.tensor.dtype.bytes < LONG_ROW_BYTES
-    if not length or reads_below:
+    is_long = axis.extent * top.tensor.dtype.bytes >= LONG_ROW_BYTES
+    if not length or not is_long or whole.stages[:2] != (top, total):
         return []
-    chunked = _in_chunks(whole, top, total, length)
-    groups = [group for group in (chunked[:3], chunked[3:], rest) if group]
+    stages = [*_in_chunks(whole, top, total, length), *rest]
+    ends = [0, *(n for n in (3, 5) if n < len(stages)), len(stages)]
     try:
-        return [("softmax_chunks", tuple(_step(whole, groups, n) for n in range(len(groups))))]
+        steps = tuple(run_of(whole, stages, begin, end) for begin, end in pairwise(ends))
     except InvalidWorkload:  # a tensor beyond the limits
         return []
+    return [("softmax_chunks", steps)]
 
 
 def _are_softmax(top: Stage, total: Stage) -> bool:
@@ -96,11 +97,3 @@ def _in_chunks(whole: Workload, top: Stage, total: Stage, length: int) -> list[S
         Stage(total.tensor, top.axes, of_total * Unary(UnaryOp.EXP, of_top - at_row), (chunk,), Reducer.SUM),
     ]
     return [with_own_axes(stage, taken) for stage in found]
-
-
-def _step(whole: Workload, groups: Sequence[Sequence[Stage]], number: int) -> Workload:
-    """Return a group of stages as a step. Its outputs are what later groups read, and those of the workload."""
-    later = {load.buffer.name for group in groups[number + 1 :] for s in group for load in loads_of(s.body)}
-    earlier = [s.tensor for group in groups[:number] for s in group]
-    outputs = tuple(s.name for s in groups[number] if s.name in later or s.name in whole.outputs)
-    return step_of(whole, earlier, groups[number], outputs)

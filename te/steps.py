@@ -17,3 +17,12 @@ def step_of(
     inputs = tuple(b for b in (*whole.inputs, *intermediates) if b.name in read)
     constants = whole.constants & read
     return check(replace(whole, inputs=inputs, stages=tuple(stages), outputs=outputs, constants=constants))
+
+
+def run_of(whole: Workload, stages: Sequence[Stage], begin: int, end: int) -> Workload:
+    """Return the stages from ``begin`` to before ``end`` as a workload of their own. ``stages``: all that compute what
+    ``whole`` does. Its outputs are what later ones read, and those of ``whole``. Raises InvalidWorkload as
+    ``step_of``."""
+    own, later = stages[begin:end], stages[end:]
+    read = {load.buffer.name for s in later for load in loads_of(s.body)} | set(whole.outputs)
+    return step_of(whole, [s.tensor for s in stages[:begin]], own, tuple(s.name for s in own if s.name in read))

@@ -15,7 +15,6 @@ be any function of the product and of the indices, such as a bias, a soft cap, o
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial, reduce
 from math import inf, log, prod
 
 from ...core.dtypes import DType, float32
@@ -43,6 +42,7 @@ from ...ir.expr import (
 from ...ir.linear_form import LinearForm, affine_form
 from ...ir.rewrite import free_variables, map_loads, substitute
 from ...te.dynamic import dynamic_axes, dynamic_extents
+from ...te.functions import any_of
 from ...te.inline import inline_stages
 from ...te.workload import Axis, Reducer, Stage, Workload
 from .gemm import Result
@@ -60,8 +60,7 @@ class KeyBound:
     def condition(self) -> Expr:
         """The condition as an expression."""
         op = CompareOp.LE if self.upper else CompareOp.GE
-        seen: Iterator[Expr] = (Compare(op, Var("n"), limit.to_expr()) for limit in self.limits)
-        return reduce(partial(Logic, LogicOp.OR), seen)
+        return any_of(*(Compare(op, Var("n"), limit.to_expr()) for limit in self.limits))
 
 
 @dataclass(frozen=True, slots=True)
