@@ -22,6 +22,9 @@ CLUSTERED_SHARE = 112 / 132
 """Which share of all multiprocessors clusters of 16 CTAs can have: clusters do not cross GPCs, so that 7 run at once on
 an H200 (``cuOccupancyMaxActiveClusters``)."""
 
+KEPT_IN_L2_BYTES = 40 << 20
+"""Of what one launch has read last, the next one finds so many bytes in L2, which has 60 MB on an H200."""
+
 LINE_BYTES, SECTOR_BYTES = 128, 32
 """A cache line, and the least that memory gives of one."""
 PARTIAL_LINE_EXPONENT = 0.37

@@ -13,7 +13,7 @@ queries, which stays in shared memory, and goes through blocks of keys. Scores, 
 ``mainloop``        the loop over blocks of keys: mbarriers, TMA loads, both products
 ``softmax``         scores become weights, with running maxima and sums of rows
 ``place_forms``     what a score says of its place, from registers of the thread
-``loads_ahead``     what a score reads of other tensors, one block ahead
+``score_prefetch``  what a score reads of other tensors, one block ahead
 ``partials``        what CTAs that share the keys of a tile leave behind, and the launch that combines it
 ``epilogue``        from accumulators to the output, stored by TMA
 """

@@ -42,13 +42,13 @@ def _is_pair(load: Load) -> bool:
     return offset.constant % 2 == 0 and all(c % 2 == 0 for name, c in offset.coefficients.items() if name != "n")
 
 
-class LoadsAhead:
+class ScorePrefetch:
     """``first``: as in ``PlaceForms``, of the block at a place."""
 
     def __init__(self, w: FreshNameWriter, p: Attention, tile_kv: int, first: FirstPlace) -> None:
         self.w, self.p, self.tile_kv, self.first = w, p, tile_kv, first
         self.registers: dict[Load, Buffer] = {
-            load: w.allocate("ahead", (tile_kv // 2,), load.dtype, MemoryScope.REGISTER) for load in pairs_of(p)
+            load: w.allocate("prefetched", (tile_kv // 2,), load.dtype, MemoryScope.REGISTER) for load in pairs_of(p)
         }
 
     def taken(self, body: Expr) -> Expr:
@@ -60,8 +60,8 @@ class LoadsAhead:
         w = self.w
         for load, register in self.registers.items():
             with (
-                w.loop("ahead_pair", self.tile_kv // 8, LoopKind.UNROLLED) as pair,
-                w.loop("ahead_half", 2, LoopKind.UNROLLED) as half,
+                w.loop("prefetched_pair", self.tile_kv // 8, LoopKind.UNROLLED) as pair,
+                w.loop("prefetched_half", 2, LoopKind.UNROLLED) as half,
             ):
                 place = self.first(at, half)
                 place["m"], place["n"] = minimum(place["m"], self.p.last_m), place["n"] + pair * 8

@@ -44,8 +44,8 @@ from ...tile.stage_body import scalar_at
 from ..block_reduce import QUAD, butterfly, combine_of
 from ..gemm.mainloop import WarpRoles
 from ..gemm.sizes import WARPGROUP_WARPS
-from .loads_ahead import ELEMENT, LoadsAhead
 from .place_forms import COLUMN, HALF, PlaceForms
+from .score_prefetch import ELEMENT, ScorePrefetch
 
 UNROLLED = LoopKind.UNROLLED
 WARP_ROWS = WGMMA_M // WARPGROUP_WARPS
@@ -71,7 +71,7 @@ class OnlineSoftmax:
         self.row_max = w.allocate("row_max", (2,), float32, MemoryScope.REGISTER)
         self.row_sum = w.allocate("row_sum", (2, 2), float32, MemoryScope.REGISTER)
         self.decay = w.allocate("decay", (2,), float32, MemoryScope.REGISTER)
-        self.ahead = LoadsAhead(w, p, tile_kv, self._first_place)
+        self.prefetched = ScorePrefetch(w, p, tile_kv, self._first_place)
         self.unit = exponent_unit(p)
         self.may_hide_rows = bool(p.bounds or p.conditions or p.score is not None)
 
@@ -94,7 +94,7 @@ class OnlineSoftmax:
     def start(self, at: Mapping[str, Expr]) -> None:
         """Begin new rows, whose first block is at ``at``."""
         w = self.w
-        self.ahead.load(at)
+        self.prefetched.load(at)
         with w.loop("start_half", 2, UNROLLED) as half:
             w.store(self.row_max, (half,), const(-inf, float32))
             with w.loop("start_column", 2, UNROLLED) as column:
@@ -105,7 +105,7 @@ class OnlineSoftmax:
         w = self.w
         self._prepare(scores, at, masked=masked)
         with w.when(Compare(CompareOp.GT, at["n"], index(0))):
-            self.ahead.load({**at, "n": at["n"] - self.tile_kv})
+            self.prefetched.load({**at, "n": at["n"] - self.tile_kv})
         self._find_maxima(scores)
         with w.scope():
             shift = w.allocate("shift", (2,), float32, MemoryScope.REGISTER)
@@ -152,7 +152,7 @@ class OnlineSoftmax:
             return
         with w.scope():
             forms = PlaceForms(w, p, (self.tile_q, self.tile_kv), self._first_place, at)
-            score = None if p.score is None else forms.taken(self.ahead.taken(p.score))
+            score = None if p.score is None else forms.taken(self.prefetched.taken(p.score))
             conditions = [forms.taken(condition) for condition in visible]
             with self._elements("prepared") as (element, half, column, pair):
                 place = self._first_place(at, half)
@@ -174,7 +174,7 @@ class OnlineSoftmax:
 
     def _visible(self) -> list[Expr]:
         """Return the conditions that must hold for a query to see a key."""
-        conditions = [b.condition for b in self.p.bounds] + [self.ahead.taken(c) for c in self.p.conditions]
+        conditions = [b.condition for b in self.p.bounds] + [self.prefetched.taken(c) for c in self.p.conditions]
         if self._cuts_the_last_block and not any(b.upper and all(map(self._ends, b.limits)) for b in self.p.bounds):
             conditions.append(Compare(CompareOp.LT, Var("n"), self.p.n_end))
         return conditions

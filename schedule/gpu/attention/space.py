@@ -31,9 +31,9 @@ from ..quantities import GPU_QUANTITIES, gpu_columns
 from .constraints import SPARE_REGISTERS, attention_constraints
 from .epilogue import can_store
 from .kernel import lower_attention
-from .loads_ahead import pair_bytes
 from .operand_tiles import can_load
 from .prior import prior_seconds, step_cycles, steps_of_busiest
+from .score_prefetch import pair_bytes
 from .sizes import KNOBS, VERSION, AttentionSizes, attention_sizes
 
 ARCHITECTURE = "sm_90a"

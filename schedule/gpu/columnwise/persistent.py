@@ -66,7 +66,7 @@ CLUSTER_BYTES = 16 << 10
 """A cluster shares the rows of a tile only where each of its CTAs has so many bytes."""
 FULL = 3 / 4
 """A cooperative launch has CTAs for so large a part of the multiprocessors at least."""
-LAUNCH_SECONDS, MEETING_SECONDS = 2e-6, 2e-6
+LAUNCH_SECONDS, GRID_BARRIER_SECONDS = 2e-6, 2e-6
 """What a cooperative launch takes besides, and each of its barriers. Both are guesses; together they are what one of
 rows was measured to take (``rowwise.cooperative``)."""
 MOST_AGAIN = 1 / 2
@@ -281,8 +281,8 @@ class PersistentColumnsPlan(Plan):
         buffered = (1 + passes) * elements * p.read_bytes * (s.buffered_rows / s.rows_per_thread)
         idle = np.maximum(BUSY_THREADS / np.maximum(s.threads * s.resident, 1), 1.0) ** IDLE_POWER
         clusters = np.select([s.cluster_size == LARGEST_CLUSTER, s.cluster_size > 2], [CLUSTERED_SHARE, 15 / 16], 1.0)
-        meetings = np.where(in_grid, LAUNCH_SECONDS + len(p.reductions) * MEETING_SECONDS, 0.0)
-        return meetings + memory_bound_seconds(
+        barriers = np.where(in_grid, LAUNCH_SECONDS + len(p.reductions) * GRID_BARRIER_SECONDS, 0.0)
+        return barriers + memory_bound_seconds(
             measured,
             MemoryTraffic(
                 blocks=s.ctas,

@@ -44,7 +44,7 @@ MOST_OWN_ROWS = 16
 """Of how many rows a CTA has a part at most. Each has statements of its own."""
 CONVERTING = 4
 """How many more registers a thread takes where elements of 16 bits are converted (kernels with fewer spill)."""
-MEETING_SECONDS = 4e-6
+GRID_BARRIER_SECONDS = 4e-6
 """What a cooperative launch takes besides: it has a multiprocessor when the CTAs of the launch before have left it, all
 of its CTAs meet, and memory is idle then. This and the next two were fitted on softmaxes of an H200: 16x1048576,
 7x1000003, 4x1048576 in float32, 64x262144 and 32x262144."""
@@ -164,7 +164,7 @@ class CooperativePlan(Plan):
         seconds: NDArray[np.float64] = overlapped_seconds(loads, arithmetic) + overlapped_seconds(stores, arithmetic)
         seconds += EXPOSED * arithmetic / parts + PART_SECONDS * parts
         seconds *= np.where(per_sm == PAIR, 1.0, UNPAIRED) * np.where(s.buffered_vectors > 0, SHARED, 1.0)
-        seconds += measured.launch_seconds + LOAD_LATENCY_SECONDS + MEETING_SECONDS
+        seconds += measured.launch_seconds + LOAD_LATENCY_SECONDS + GRID_BARRIER_SECONDS
         return seconds
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:

@@ -48,6 +48,7 @@ from ...space.knob import Knob
 from ...tile.names import NameSupply
 from ...tile_sketch import Plan, TileSketch
 from ..peaks import gpu_peaks
+from ..reduction_prior import KEPT_IN_L2_BYTES
 from .kernel import launch_rows
 from .sizes import RowStorage, RowwiseSizes
 from .space import LONG_ROW_BYTES, QUANTITIES, RowwisePlan, vector_widths
@@ -58,8 +59,6 @@ PART, SHORTEST, LONGEST = 8192, 512, 32768
 """A part has about so many elements; where an axis is cut, at least and at most so many."""
 MOST_ROWS = 64
 """With more rows than these, clusters keep a device busy."""
-CACHED_BYTES = 40 << 20
-"""Inputs of so many bytes stay in L2 from one launch to the next, on devices that have clusters (60 MB on an H200)."""
 WRITING = 1.25
 """How many times as long it takes where elements are computed: a softmax of 16x1048576 takes an H200 28.4 us, one of
 32x262144 15.8 us, and without this the estimates are 22.8 and 13.2 us."""
@@ -122,7 +121,7 @@ class SplitPlan(Plan):
                 continue
             read = rows.row_count * rows.row_bytes
             seconds = seconds + plan.prior_seconds(columns, peaks)
-            seconds = seconds - (saved * read if number and read <= CACHED_BYTES else 0.0)
+            seconds = seconds - (saved * read if number and read <= KEPT_IN_L2_BYTES else 0.0)
         return seconds * (WRITING if self.steps[-1].name == WRITTEN else 1.0)
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:

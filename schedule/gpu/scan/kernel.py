@@ -11,8 +11,8 @@ Where several CTAs share a line (``LineSplit``), a carry also has what is before
 
     reduce_then_scan    a launch before has stored the sum of the part of each CTA; each thread adds up some of those
                         before its own CTA, and all threads combine what they found
-    cooperative         neighbouring chunks belong to different CTAs, which store the sums of their chunks and meet at
-                        the barrier of the grid; then each adds up those behind its own chunk before and before this one
+    cooperative         neighbouring chunks belong to different CTAs, which store the sums of their chunks ahead
+                        of a barrier of the grid; each then adds up those behind its own last chunk and before this one
 
 In a reversed scan the same threads take the elements from the other end, so that vectors stay contiguous.
 """
@@ -469,13 +469,13 @@ class _ScanWriter:
                 w.store(prefix, (v,), Select(own, Load(whole, (v,)), Load(prefix, (v,))))
                 w.store(whole, (v,), self._combined(Load(whole, (v,)), Load(shared, (slot, number, place + v))))
         if carry is not None and known.exchange is not None:
-            self._meet(lines, self._number(lines, chunk), known.exchange, prefix, whole, carry)
+            self._exchange_at_grid_barrier(lines, self._number(lines, chunk), known.exchange, prefix, whole, carry)
         elif carry is not None:
             with self._lines_of_thread() as v:
                 w.store(carry, (v,), Load(whole, (v,)))
         return prefix
 
-    def _meet(
+    def _exchange_at_grid_barrier(
         self, lines: _Lines, number: Expr, exchange: _Exchange, prefix: Buffer, whole: Buffer, carry: Buffer
     ) -> None:
         """Tell the other CTAs what chunk ``number`` combines to. ``prefix``, what is before a segment in the chunk,

@@ -6,7 +6,7 @@ barrier. Where the next chunk is loaded meanwhile, the longer of the two counts.
 each other: the fewer there are, the more of the chain comes on top.
 
 Where CTAs share lines, a launch that reduces their parts comes first, or all CTAs are one wave, whose chain has a
-meeting for each chunk. Nothing moves meanwhile unless the next chunk is loaded ahead.
+barrier of the grid for each chunk. Nothing moves meanwhile unless the next chunk is loaded ahead.
 """
 
 import numpy as np
@@ -20,6 +20,7 @@ from ..occupancy import GpuLimits
 from ..peaks import GpuPeaks
 from ..reduction_prior import (
     CTA_BARRIER_CYCLES,
+    KEPT_IN_L2_BYTES,
     LOAD_LATENCY_SECONDS,
     WARP_REDUCTION_CYCLES,
     overlapped_seconds,
@@ -37,13 +38,11 @@ SEGMENT_CYCLES = 6
 """How long a thread takes to add up the total of one more segment."""
 ITEM_CYCLES = 12
 """How long the scans of items wait for each other."""
-MEETING_SECONDS, CTA_MEETING_SECONDS = 2e-6, 1e-9
-"""How long CTAs take to meet and to combine what the others have found, and how much longer for each of them; guesses,
-like the next one."""
+GRID_BARRIER_SECONDS, GRID_BARRIER_CTA_SECONDS = 2e-6, 1e-9
+"""How long the barrier of the grid takes, with what CTAs combine behind it, and how much longer for each CTA. These and
+the next one are guesses: 8 lines of 4 million floats are estimated at 73 us, and take an H200 95."""
 COOPERATIVE_SECONDS = 2e-6
 """What a cooperative launch takes besides, since it begins when the launch before has ended."""
-CACHED_BYTES = 40 << 20
-"""Of what a launch reads, the next one finds so much in L2 (60 MB on an H200)."""
 PAIR = 2
 """Of more CTAs on a multiprocessor no more overlap, where all of them meet (``rowwise.cooperative``)."""
 
@@ -64,7 +63,7 @@ def scan_seconds(p: ScanProblem, s: ScanSizes[Ints], limits: GpuLimits, peaks: G
     scanning = (WARP_REDUCTION_CYCLES + ITEM_CYCLES * s.items + SEGMENT_CYCLES * s.segments) / peaks.clock_hz
     scanning = scanning + np.where(s.segments > 1, CTA_BARRIER_CYCLES / peaks.clock_hz, 0.0)
     combining = np.where(s.ctas_per_line > 1, LOAD_LATENCY_SECONDS + scanning, 0.0)
-    scanning = scanning + np.where(s.cooperative == 1, MEETING_SECONDS + CTA_MEETING_SECONDS * s.ctas, 0.0)
+    scanning = scanning + np.where(s.cooperative == 1, GRID_BARRIER_SECONDS + GRID_BARRIER_CTA_SECONDS * s.ctas, 0.0)
     in_turns = (s.cooperative == 1) & (s.stages == 1)
     resident = np.maximum(limits.resident_blocks(s.threads, s.registers, s.shared_bytes), 1)
 
@@ -88,7 +87,7 @@ def scan_seconds(p: ScanProblem, s: ScanSizes[Ints], limits: GpuLimits, peaks: G
 
     seconds = peaks.launch_seconds + in_waves(bytes_of_cta, cycles_of_cta, chain(scanning) + combining)
     reducing = peaks.launch_seconds + in_waves(read_of_cta, reducing_cycles, chain(0 * scanning) + combining)
-    reducing -= np.minimum(read_of_cta * s.ctas, CACHED_BYTES) * _saved_by_l2(peaks)
+    reducing -= np.minimum(read_of_cta * s.ctas, KEPT_IN_L2_BYTES) * _saved_by_l2(peaks)
     seconds += np.where((s.ctas_per_line > 1) & (s.cooperative == 0), reducing, 0.0)
     return seconds + np.where(s.cooperative == 1, COOPERATIVE_SECONDS, 0.0)
 
