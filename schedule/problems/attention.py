@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, log, prod
 
-from ...core.dtypes import DType, float32
+from ...core.dtypes import DType, float16, float32
 from ...ir.buffer import Buffer
 from ...ir.expr import (
     Binary,
@@ -45,6 +45,7 @@ from ...te.dynamic import dynamic_axes, dynamic_extents
 from ...te.functions import any_of
 from ...te.inline import inline_stages
 from ...te.workload import Axis, Reducer, Stage, Workload
+from .attention_forms import with_maximum, with_output, without_sink
 from .gemm import Result
 
 
@@ -68,12 +69,12 @@ class Attention:
     """A workload as attention. Its expressions read the variables ``m`` (queries), ``n`` (keys), ``k`` and ``d``
     (elements of a row of Q or K, and of V) and those of ``batch`` alone.
 
-    A weight is ``exp(scale * score)``, where loads of the tensor ``product`` in ``score`` stand for the product, times
-    ``product_scale``; ``score`` is None where it is the product itself. It is 0 where one of ``bounds`` or of
-    ``conditions`` does not hold. ``weights`` is the dtype that the expression rounds weights to before they are
-    multiplied with V. In ``result``, loads of the tensor ``normalised`` stand for the quotient of the sums.
-    ``dynamic_m`` and ``dynamic_n``: how many queries and keys a call has, where that is dynamic; ``m`` and ``n`` have
-    the most then.
+    A weight is ``exp(scale * score)``, where loads of the tensor ``product`` in ``score`` stand for the product,
+    times ``product_scale``; ``score`` is None where it is the product itself. It is 0 where one of ``bounds`` or of
+    ``conditions`` does not hold. ``weights`` is the dtype that the expression, or its precision, rounds weights to
+    before they are multiplied with V. The sum of the weights of a query has ``exp(sink)`` beside them. In
+    ``result``, loads of the tensor ``normalised`` stand for the quotient of the sums. ``dynamic_m`` and
+    ``dynamic_n``: how many queries and keys a call has, where that is dynamic; ``m`` and ``n`` have the most then.
     """
 
     inputs: tuple[Buffer, ...]
@@ -95,6 +96,7 @@ class Attention:
     result: Result
     dynamic_m: Expr | None = None
     dynamic_n: Expr | None = None
+    sink: Expr | None = None
 
     @property
     def is_dynamic(self) -> bool:
@@ -127,6 +129,15 @@ class Attention:
         return beyond.constant if beyond is not None and beyond.is_constant else None
 
     @property
+    def weight_parts(self) -> int:
+        """How many numbers of the dtype of V add up to a weight that is not rounded to that dtype: a mantissa of 24
+        bits, of which float16 holds 11 and bfloat16 8. No weight is above 1, so that what falls below the least float16
+        counts as little as the rounding of a float32."""
+        if self.weights == self.v.buffer.dtype:
+            return 1
+        return 2 if self.v.buffer.dtype == float16 else 3
+
+    @property
     def heads(self) -> int:
         """How many members the batch has."""
         return prod(a.extent for a in self.batch)
@@ -142,9 +153,10 @@ class Attention:
 def attention_of(workload: Workload) -> Attention | None:
     """``workload`` as attention; None where it is none."""
     inlined = inline_stages(workload)
-    stages = inlined.stages
-    reducing = [_without_units(s) for s in stages if s.reducer is not None]
-    outputs = [_without_units(s) for s in stages if s.reducer is None]
+    stages = with_maximum(with_output([_without_units(s) for s in inlined.stages], workload.outputs))
+    stages, sink = without_sink(stages)
+    reducing = [s for s in stages if s.reducer is not None]
+    outputs = [s for s in stages if s.reducer is None]
     if len(reducing) != 4 or len(outputs) != 1 or workload.outputs != (outputs[0].name,):
         return None
     product, top, *sums = reducing
@@ -152,7 +164,7 @@ def attention_of(workload: Workload) -> Attention | None:
         return None
     if any(s.reducer is not Reducer.SUM or len(s.reduce_axes) != 1 or s.tensor.dtype != float32 for s in sums):
         return None
-    return _Recogniser(workload, product, top, outputs[0], dynamic_axes(inlined)).attention(sums)
+    return _Recogniser(workload, product, top, outputs[0], sink, dynamic_axes(inlined)).attention(sums)
 
 
 @dataclass(frozen=True)
@@ -181,10 +193,16 @@ class _Recogniser:
     ``dynamic``: the dynamic dimension that an axis goes along, by its number."""
 
     def __init__(
-        self, workload: Workload, product: Stage, top: Stage, output: Stage, dynamic: Mapping[str, int]
+        self,
+        workload: Workload,
+        product: Stage,
+        top: Stage,
+        output: Stage,
+        sink: Expr | None,
+        dynamic: Mapping[str, int],
     ) -> None:
         self.workload, self.product, self.top, self.output = workload, product, top, output
-        self.dynamic = dynamic
+        self.sink, self.dynamic = sink, dynamic
         self.rows = {a.name: Var(f"row{n}") for n, a in enumerate(top.axes) if a.extent > 1}
 
     def attention(self, sums: Sequence[Stage]) -> Attention | None:
@@ -284,12 +302,18 @@ class _Recogniser:
             score.scale,
             bounds,
             conditions,
-            _rounded_to(sum_.stage.body, self.top.name),
+            self._weights(sum_),
             sum_.stage.tensor,
             result,
             self._extent(self._dynamic_rows.get(m)),
             self._extent(self.dynamic.get(self.top.reduce_axes[0].name)),
+            None if self.sink is None else substitute(substitute(self.sink, self.rows), names),
         )
+
+    def _weights(self, sum_: _HomogeneousSum) -> DType:
+        """Return what weights are rounded to. float16 has the mantissa of TF32, and no weight is above 1."""
+        weights = _rounded_to(sum_.stage.body, self.top.name)
+        return float16 if weights == float32 and self.workload.precision == "tf32" else weights
 
     @property
     def _dynamic_rows(self) -> dict[str, int]:

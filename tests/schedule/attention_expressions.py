@@ -18,12 +18,14 @@ QUOTIENTS = ("after", "before", "reciprocal")
 class Spelling:
     """One way to write attention.
 
-    ``group``: how many heads share one of K and V, by an index quotient. ``causal`` and ``window`` (0: none) hide keys,
-    written as ``mask`` says; the first ``prefix`` keys are never hidden by ``causal``. ``cap``, ``slope`` and ``bias``
-    change scores. The tensor of the bias has rows of ``pitch`` elements. ``quotient`` says where it is divided by
-    the sum. ``power_of_two``: exp2 in place of exp. ``scaled_after``: the scale is applied to the difference from the
-    maximum. ``gated``: what follows reads other tensors too. ``rows_last``: the output has its rows as the last axis
-    but one, or else in front of the heads.
+    ``group``: how many heads share one of K and V, by an index quotient. ``causal`` and ``window`` (0: none) hide
+    keys, written as ``mask`` says; the first ``prefix`` keys are never hidden by ``causal``. ``cap``, ``slope`` and
+    ``bias`` change scores. The tensor of the bias has rows of ``pitch`` elements. ``sink`` puts one more score
+    beside those of the keys, a number for each head. ``maximum``: whether scores are taken from their maximum.
+    ``quotient`` says where it is divided by the sum. ``power_of_two``: exp2 in place of exp. ``scaled_after``: the
+    scale is applied to the difference from the maximum. ``gated``: what follows reads other tensors too.
+    ``copied``: the sum over V is no output itself. ``rows_last``: the output has its rows as the last axis but one,
+    or else in front of the heads.
     """
 
     group: int = 1
@@ -35,13 +37,23 @@ class Spelling:
     slope: float = 0.0
     bias: bool = False
     pitch: int = KEYS
+    sink: bool = False
+    maximum: bool = True
     quotient: str = "after"
     power_of_two: bool = False
     scaled_after: bool = False
     rows_last: bool = True
     gated: bool = False
+    copied: bool = True
     rounds: bool = True
     dtype: str = "float16"
+    precision: str = "ieee"
+
+    def __post_init__(self) -> None:
+        if self.sink and (self.power_of_two or self.scaled_after or not self.maximum):
+            raise ValueError("a sink is written with exp(score - maximum) alone")
+        if not self.copied and (self.quotient != "before" or self.gated or not self.rows_last):
+            raise ValueError("a sum that is the output is divided inside, and nothing follows it")
 
     @property
     def hides(self) -> int:
@@ -54,6 +66,7 @@ class Spelling:
         k = te.placeholder((HEADS // self.group, KEYS, DEPTH), self.dtype, "keys")
         v = te.placeholder((HEADS // self.group, KEYS, COLUMNS), self.dtype, "values")
         added = te.placeholder((QUERIES, self.pitch), "float32", "added")
+        sinks = te.placeholder((HEADS,), "float32", "sinks")
         gate, residual = (
             te.placeholder((COLUMNS,), self.dtype, "gate"),
             te.placeholder((*ROWS, COLUMNS), name="residual"),
@@ -97,8 +110,11 @@ class Spelling:
         scores = te.compute((*rows, KEYS), masked)
         top = te.compute(rows, lambda h, i: te.max(scores[h, i, t], axis=t))
 
+        def bound(h: Expr, i: Expr) -> Expr:
+            return te.maximum(top[h, i], sinks[h]) if self.sink else top[h, i]
+
         def weight(h: Expr, i: Expr, j: Expr) -> Expr:
-            difference = scores[h, i, j] - top[h, i]
+            difference = scores[h, i, j] - bound(h, i) if self.maximum else scores[h, i, j]
             if self.scaled_after:
                 difference = difference * scale
             power = te.exp2(difference * log2(EULER)) if self.power_of_two else te.exp(difference)
@@ -106,7 +122,12 @@ class Spelling:
             return te.select(seen(i, j), power, 0.0) if hidden else power
 
         weights = te.compute((*rows, KEYS), weight)
-        total = te.compute(rows, lambda h, i: te.sum(weights[h, i, u], axis=u))
+        of_keys = te.compute(rows, lambda h, i: te.sum(weights[h, i, u], axis=u))
+
+        def with_sink(h: Expr, i: Expr) -> Expr:
+            return of_keys[h, i] + te.exp(sinks[h] - bound(h, i)) if self.sink else of_keys[h, i]
+
+        total = te.compute(rows, with_sink)
 
         def rounded(h: Expr, i: Expr, j: Expr) -> Expr:
             share = weights[h, i, j] / total[h, i] if self.quotient == "before" else weights[h, i, j]
@@ -125,8 +146,11 @@ class Spelling:
                 y = y * (1.0 / total[h, i])
             return te.cast(y * te.cast(gate[d], "float32") + residual[h, i, d] if self.gated else y, self.dtype)
 
-        if self.rows_last:
+        if not self.copied:
+            output = mixed
+        elif self.rows_last:
             output = te.compute((HEADS, QUERIES, COLUMNS), divided)
         else:
             output = te.compute((QUERIES, HEADS, COLUMNS), lambda i, h, d: divided(h, i, d))
-        return te.workload(output, inputs=[q, k, v, *([added] * self.bias), *([gate, residual] * self.gated)])
+        others = [*([added] * self.bias), *([sinks] * self.sink), *([gate, residual] * self.gated)]
+        return te.workload(output, inputs=[q, k, v, *others], precision=self.precision)

@@ -1,22 +1,25 @@
 """Attention is found in expressions however they are written, and nothing else is taken for it."""
 
+from dataclasses import replace
 from math import isclose, sqrt
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.schedule.attention_expressions import COLUMNS, DEPTH, HEADS, KEYS, MASKS, QUERIES, QUOTIENTS, Spelling
-from tests.schedule.gpu.tiles import H200, assert_agrees
-from tilewright.core.dtypes import float16, float32
+from tests.schedule.gpu.tiles import assert_agrees
+from tilewright.core.dtypes import DType, float16, float32
 from tilewright.core.policy import SpacePolicy
 from tilewright.ir.expr import Expr
 from tilewright.schedule.gpu.attention.space import CUDA_ATTENTION
 from tilewright.schedule.problems.attention import attention_of
+from tilewright.schedule.problems.attention_forms import without_sink
 from tilewright.te import build as te
 from tilewright.te.workload import Workload
 
-SPELLINGS = st.builds(
+PLAIN_SPELLINGS = st.builds(
     Spelling,
     group=st.sampled_from((1, 2, 4)),
     causal=st.booleans(),
@@ -32,7 +35,14 @@ SPELLINGS = st.builds(
     scaled_after=st.booleans(),
     rows_last=st.booleans(),
     gated=st.booleans(),
+    maximum=st.booleans(),
 )
+FURTHER: tuple[dict[str, Any], ...] = (
+    {},
+    {"sink": True, "maximum": True, "power_of_two": False, "scaled_after": False},
+    {"copied": False, "quotient": "before", "gated": False, "rows_last": True},
+)
+SPELLINGS = st.builds(lambda plain, further: replace(plain, **further), PLAIN_SPELLINGS, st.sampled_from(FURTHER))
 
 
 @settings(max_examples=60, deadline=None)
@@ -45,7 +55,7 @@ def test_every_spelling_is_attention(spelling: Spelling) -> None:
     assert [a.extent for a in p.batch] == [HEADS] and p.weights == float16
     assert len(p.bounds) == spelling.hides and not p.conditions
     plain = not (spelling.cap or spelling.slope or spelling.bias)
-    assert (p.score is None) == plain
+    assert (p.score is None) == plain and (p.sink is not None) == spelling.sink
     assert not plain or isclose(p.scale, 1 / sqrt(DEPTH), rel_tol=1e-6)
 
 
@@ -63,19 +73,44 @@ def test_kernels_compute_what_the_spelling_says(spelling: Spelling) -> None:
         Spelling(bias=True, pitch=KEYS + 1, causal=True, prefix=30),
         Spelling(gated=True, causal=True),
         Spelling(window=40, mask="negated", scaled_after=True, power_of_two=True, rows_last=False),
+        Spelling(sink=True, window=40, causal=True),
+        Spelling(maximum=False, copied=False, quotient="before"),
+        Spelling(rounds=False),
+        Spelling(rounds=False, dtype="bfloat16", copied=False, quotient="before"),
     ],
-    ids=["capped", "biased", "prefix", "gated", "window"],
+    ids=["capped", "biased", "prefix", "gated", "window", "sink", "sums alone", "float16 parts", "bfloat16 parts"],
 )
 def test_kernels_of_some_spellings(spelling: Spelling) -> None:
     assert_agrees(CUDA_ATTENTION, spelling.workload(), 4, policy=SpacePolicy(prune=False))
 
 
-def test_weights_that_are_not_rounded_are_not_rounded() -> None:
-    """The kernel rounds weights to 16 bits, so that it only takes expressions that do."""
-    workload = Spelling(rounds=False).workload()
-    p = attention_of(workload)
-    assert p is not None and p.weights == float32
-    assert not CUDA_ATTENTION.matches(workload, H200)
+@pytest.mark.parametrize(
+    ("spelling", "weights", "parts"),
+    [
+        (Spelling(), float16, 1),
+        (Spelling(rounds=False), float32, 2),
+        (Spelling(rounds=False, dtype="bfloat16"), float32, 3),
+        (Spelling(rounds=False, precision="tf32"), float16, 1),
+        (Spelling(rounds=False, precision="tf32", dtype="bfloat16"), float16, 3),
+    ],
+)
+def test_weights_are_rounded_only_where_the_expression_or_its_precision_says_so(
+    spelling: Spelling, weights: DType, parts: int
+) -> None:
+    p = attention_of(spelling.workload())
+    assert p is not None and (p.weights, p.weight_parts) == (weights, parts)
+
+
+def test_a_sink_beside_a_total_without_it_is_no_attention() -> None:
+    """The output reads the sum of the weights once with the sink, and once without."""
+    rows, sink = te.placeholder((64, 64), "float32", "rows"), te.placeholder((64,), "float32", "sink")
+    t, u, w = (te.reduce_axis(64, name) for name in "tuw")
+    top = te.compute((64,), lambda i: te.max(rows[i, t], axis=t))
+    total = te.compute((64,), lambda i: te.sum(te.exp(rows[i, u] - top[i]), axis=u))
+    mixed = te.compute((64, 64), lambda i, d: te.sum(te.exp(rows[i, w] - top[i]) * rows[w, d], axis=w))
+    output = te.compute((64, 64), lambda i, d: mixed[i, d] / (total[i] + te.exp(sink[i] - top[i])) * total[i])
+    _, found = without_sink(te.workload(output).stages)
+    assert found is None
 
 
 def _sums(kind: str) -> Workload:

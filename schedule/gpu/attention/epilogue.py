@@ -1,5 +1,6 @@
 """Stores what accumulators hold: each consumer warpgroup puts its rows, as they are in the end, in the place of its
-queries, by stmatrix, and one thread stores them by TMA."""
+queries, by stmatrix, and one thread stores them by TMA. Outputs that TMA cannot store so, such as float32, are stored
+from registers."""
 
 from collections.abc import Mapping
 
@@ -46,6 +47,9 @@ class AttentionEpilogue:
     def store(self, sums: Buffer, at: Mapping[str, Expr], iteration: Expr) -> None:
         """Store what follows from the normalised ``sums`` of the tile at ``at``."""
         w, p = self.w, self.p
+        if not can_store(p):
+            self._store_from_registers(sums, at, iteration)
+            return
         first_row, stage = self.roles.warpgroup * WGMMA_M, iteration % self.stages
         with w.scope():
             output = w.allocate("output", sums.shape, p.result.tensor.dtype, MemoryScope.REGISTER)
@@ -73,6 +77,20 @@ class AttentionEpilogue:
             if self.stages == 1:
                 w.emit(TmaStoreWait(0))
                 w.emit(MbarrierArrive(self.q_empty, stage))
+
+    def _store_from_registers(self, sums: Buffer, at: Mapping[str, Expr], iteration: Expr) -> None:
+        w, p = self.w, self.p
+        with w.loop("stored_half", 2, UNROLLED) as half:
+            m = at["m"] + row_of(self.roles, half)
+            with w.when(Compare(CompareOp.LT, m, p.m_end)), w.loop("stored", p.d.extent // 8, UNROLLED) as pair:
+                here = {**at, "m": m, "d": pair * 8 + self.roles.lane % QUAD * 2}
+                held = self._held(sums, here["d"], pair * 4 + half * 2)
+                to = [vector_at(i, here, "d", 2) for i in p.result.indices]
+                w.store(p.result.tensor, to, vector_at(p.result.value, here, "d", 2, held))
+        w.barrier(SyncScope.WARPGROUP)  # all of its wgmma have read the queries
+        if self.stages == 1:
+            with w.when(self.elected):
+                w.emit(MbarrierArrive(self.q_empty, iteration % self.stages))
 
     def _held(self, sums: Buffer, d: Expr, first: Expr) -> LoadReplacement:
         """Return what replaces loads of an output from column ``d`` on, whose ``sums`` begin at ``first``."""

@@ -55,7 +55,8 @@ def lower_attention(p: Attention, name: str, s: AttentionSizes[int]) -> Kernel:
         if partials is not None:
             tile, rank = cta // scheduler.sharers, cta % scheduler.sharers
             at = scheduler.origin(tile)
-            mainloop.run(at, scheduler.share(scheduler.key_blocks(at), rank), index(0), index(0), epilogue.release)
+            blocks = scheduler.share(scheduler.key_blocks(at), rank)
+            mainloop.run(at, blocks, index(0), index(0), epilogue.release, rank)
             with w.when(roles.consumes):
                 partials.store(mainloop.sums, mainloop.softmax, at, rank)
         else:
@@ -108,7 +109,7 @@ def _tiles(
             at = scheduler.origin(tile)
             blocks = scheduler.key_blocks(at)
             fills = iteration * blocks.steps if done is None else Cast(Load(done, (index(0),)), INDEX)
-            mainloop.run(at, blocks, iteration, fills, epilogue.release)
+            mainloop.run(at, blocks, iteration, fills, epilogue.release, index(0))
             with w.when(mainloop.roles.consumes):
                 mainloop.softmax.normalise(mainloop.sums)
                 epilogue.store(mainloop.sums, at, iteration)

@@ -12,6 +12,7 @@ K and V have pipelines of their own. The producer loads them in the order in whi
 """
 
 from collections.abc import Callable, Mapping
+from itertools import product
 
 from ....core.dtypes import float32
 from ....ir.buffer import MemoryScope
@@ -50,7 +51,10 @@ class AttentionMainloop:
         self.v_barriers = StageBarriers(w, s.stages)
         self.sums = w.allocate("sums", (d // 2,), float32, MemoryScope.REGISTER)
         self.scores = w.allocate("scores", (s.tile_kv // 2,), float32, MemoryScope.REGISTER)
-        self.weights = w.allocate("weights", (s.tile_kv // 2,), p.q.buffer.dtype, MemoryScope.REGISTER)
+        self.weights = [
+            w.allocate("weights", (s.tile_kv // 2,), p.q.buffer.dtype, MemoryScope.REGISTER)
+            for _ in range(p.weight_parts)
+        ]
         self.softmax = OnlineSoftmax(w, p, roles, s.tile_q, s.tile_kv)
 
     def initialise_barriers(self) -> None:
@@ -71,9 +75,11 @@ class AttentionMainloop:
         iteration: Expr,
         fills: Expr,
         release_queries: Callable[[Expr], None],
+        rank: Expr,
     ) -> None:
         """All steps of the tile of queries at ``at``, the ``iteration``-th of this CTA; it made ``fills`` fills
-        before. ``release_queries`` releases the tile of the iteration before, where it still holds its stage."""
+        before. ``release_queries`` releases the tile of the iteration before, where it still holds its stage.
+        ``rank``: the number of the CTA among those that share the keys."""
         w, s, softmax = self.w, self.s, self.softmax
         self.at, self.blocks, self.fills = at, blocks, fills
         self.q_stage, q_parity = iteration % s.q_stages, iteration // s.q_stages % 2
@@ -84,7 +90,7 @@ class AttentionMainloop:
             if not s.overlap:
                 self._load(self.v, self.v_barriers, index(0))
         with w.when(self.roles.consumes):
-            softmax.start(self._place(index(0)))
+            softmax.start(self._place(index(0)), rank)
             with w.loop("zeroed", self.sums.shape[0], UNROLLED) as element:
                 w.store(self.sums, (element,), const(0.0, float32))
             w.emit(MbarrierWait(self.q_barriers.full, self.q_stage, q_parity))
@@ -208,14 +214,12 @@ class AttentionMainloop:
         zero, kv = index(0), self.s.tile_kv
         stage = self._await_full(self.v_barriers, step)
         firsts = range(0, kv, SWIZZLE_128B_ELEMENTS)
-        for first in firsts:
+        for first, weights in product(firsts, self.weights):
             a, b = (index(first // 2),), (stage, zero, index(first), zero)
             k = min(SWIZZLE_128B_ELEMENTS, kv - first)
-            mma = WarpgroupMma(
-                self.sums, (zero,), self.weights, a, self.v.buffer, b, self.p.d.extent, k, True, False, True
-            )
+            mma = WarpgroupMma(self.sums, (zero,), weights, a, self.v.buffer, b, self.p.d.extent, k, True, False, True)
             self.w.emit(mma)
-        return len(firsts)
+        return len(firsts) * len(self.weights)
 
     def _await_turn(self) -> None:
         if self.s.ping_pong:

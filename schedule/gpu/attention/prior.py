@@ -60,7 +60,7 @@ def step_cycles(p: Attention, s: AttentionSizes[Ints], peaks: GpuPeaks) -> StepC
     instructions = WEIGHT_INSTRUCTIONS * scores / (peaks.float32_flops_per_cycle / 2)
     operands = s.consumer_warpgroups * (64 * k + s.tile_kv * (k + d)) * 2
     return StepCycles(
-        mma=np.asarray(2.0 * scores * (k + d) / peaks.tensor_flops_per_cycle / MMA_SHARE, np.float64),
+        mma=np.asarray(2.0 * scores * (k + d * p.weight_parts) / peaks.tensor_flops_per_cycle / MMA_SHARE, np.float64),
         weights=scores / EXPONENTIALS_PER_CYCLE + instructions,
         shared=(operands + s.tile_kv * (k + d) * 2) / peaks.shared_bytes_per_cycle,
     )

@@ -124,7 +124,7 @@ def attention_sizes(p: Attention, target: Target, columns: Columns) -> Attention
         tile_iterations=np.where(k["persistent"] == 1, -(-tiles // ctas), 1),
         threads=threads,
         shared_bytes=q_bytes + k["stages"] * stage_bytes + k["q_stages"] * BARRIER_BYTES,
-        held_registers=p.d.extent // 2 + tile_kv // 2 + tile_kv // 4,
+        held_registers=p.d.extent // 2 + tile_kv // 2 + tile_kv // 4 * p.weight_parts,
         launch_registers=launch_registers,
         thread_registers=np.where(moved > 0, moved, launch_registers),
     )

@@ -10,7 +10,7 @@ one multiply-add and one exp2. A thread holds elements of two rows, in every eig
 leaves them. It adds up its own weights; the four lanes of a row meet for its maximum, and at the end for its sum.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import e, inf, log2
 
@@ -73,7 +73,7 @@ class OnlineSoftmax:
         self.decay = w.allocate("decay", (2,), float32, MemoryScope.REGISTER)
         self.prefetched = ScorePrefetch(w, p, tile_kv, self._first_place)
         self.unit = exponent_unit(p)
-        self.may_hide_rows = bool(p.bounds or p.conditions or p.score is not None)
+        self.may_hide_rows = bool(p.bounds or p.conditions or p.score is not None or p.sink is not None)
 
     @property
     def masks_the_last_block(self) -> bool:
@@ -91,14 +91,21 @@ class OnlineSoftmax:
         parts = [Load(self.row_sum, (index(half), index(column))) for half in range(2) for column in range(2)]
         return parts[0] + parts[1] + (parts[2] + parts[3])
 
-    def start(self, at: Mapping[str, Expr]) -> None:
-        """Begin new rows, whose first block is at ``at``."""
+    def start(self, at: Mapping[str, Expr], rank: Expr) -> None:
+        """Begin new rows, whose first block is at ``at``. Of the CTAs that share the keys, the one of ``rank`` 0 has
+        the sink: its weight is 1 as long as it is the greatest score."""
         w = self.w
         self.prefetched.load(at)
         with w.loop("start_half", 2, UNROLLED) as half:
             w.store(self.row_max, (half,), const(-inf, float32))
             with w.loop("start_column", 2, UNROLLED) as column:
                 w.store(self.row_sum, (half, column), const(0.0, float32))
+            if self.p.sink is not None:
+                sink = self._at(self.p.sink, self._first_place(at, half), const(0.0, float32))
+                with w.when(Compare(CompareOp.EQ, rank, index(0))):
+                    w.store(self.row_max, (half,), sink / self.p.scale)
+                    with w.when(Compare(CompareOp.EQ, self.roles.lane % QUAD, index(0))):
+                        w.store(self.row_sum, (half, index(0)), const(1.0, float32))
 
     def weigh(self, scores: Buffer, at: Mapping[str, Expr], *, masked: bool) -> None:
         """``scores`` of the block at ``at`` become weights. ``masked``: whether the mask may hide some of them."""
@@ -126,11 +133,15 @@ class OnlineSoftmax:
         """Scale the sums of all rows by their decay."""
         self._scale("rescaled", sums, self.decay)
 
-    def round(self, weights: Buffer, operand: Buffer) -> None:
-        """``operand`` becomes the weights, rounded to 16 bits. The order is the same: see WarpgroupMma."""
+    def round(self, weights: Buffer, operands: Sequence[Buffer]) -> None:
+        """The first of ``operands`` becomes the weights, rounded to 16 bits, each further one what is left of them. The
+        order is the same: see WarpgroupMma."""
         with self.w.loop("rounded", self.tile_kv // 4, UNROLLED) as pair:
             place = (Ramp(pair * 2, 1, 2),)
-            self.w.store(operand, place, Cast(Load(weights, place), operand.dtype))
+            for n, operand in enumerate(operands):
+                self.w.store(operand, place, Cast(Load(weights, place), operand.dtype))
+                if n + 1 < len(operands):
+                    self.w.store(weights, place, Load(weights, place) - Cast(Load(operand, place), float32))
 
     def normalise(self, sums: Buffer) -> None:
         """Divide the sums of all rows by those of their weights."""

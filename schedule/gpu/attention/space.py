@@ -1,7 +1,7 @@
 """Describes attention on Hopper: which settings there are, which are legal, and which are promising.
 
-Q, K and V are 16-bit floats with contiguous rows of at most 256 elements, and the expression rounds weights to the same
-dtype. Sums are float32.
+Q, K and V are 16-bit floats with contiguous rows of at most 256 elements. The expression rounds weights to the same
+dtype, or not at all: then they are split into several numbers of it. Sums are float32.
 """
 
 from collections.abc import Mapping
@@ -11,6 +11,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
+from ....core.dtypes import float32
 from ....core.schedule import KnobValue
 from ....core.target import Target
 from ....ir.gpu.mma import WARP_MMA_ATOMS
@@ -29,7 +30,6 @@ from ..occupancy import limits_of
 from ..peaks import gpu_peaks
 from ..quantities import GPU_QUANTITIES, gpu_columns
 from .constraints import SPARE_REGISTERS, attention_constraints
-from .epilogue import can_store
 from .kernel import lower_attention
 from .operand_tiles import can_load
 from .prior import prior_seconds, step_cycles, steps_of_busiest
@@ -124,14 +124,13 @@ def _plan(workload: Workload, target: Target) -> AttentionPlan | None:
 
 
 def _can_attend(p: Attention) -> bool:
-    """Return whether wgmma takes the operands, TMA can move all tensors, and a row of V fits one wgmma."""
-    dtypes = {p.q.buffer.dtype, p.key.buffer.dtype, p.v.buffer.dtype, p.weights}
+    """Return whether wgmma takes the operands, TMA can load them, and a row of V fits one wgmma."""
+    dtypes = {p.q.buffer.dtype, p.key.buffer.dtype, p.v.buffer.dtype, p.weights} - {float32}
     if len(dtypes) != 1 or dtypes.isdisjoint(a.operand for a in WARP_MMA_ATOMS.values() if a.k == 16):
         return False
     if p.k.extent > MOST_COLUMNS or p.d.extent > MOST_COLUMNS or p.d.extent % 8:
         return False
-    loadable = can_load(p.q, "m", "k") and can_load(p.key, "n", "k") and can_load(p.v, "n", "d")
-    return loadable and can_store(p)
+    return can_load(p.q, "m", "k") and can_load(p.key, "n", "k") and can_load(p.v, "n", "d")
 
 
 CUDA_ATTENTION = TileSketch("cuda_attention", VERSION, QUANTITIES, _plan, lengths=True)
