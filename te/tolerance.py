@@ -9,7 +9,7 @@ variance one that grows as that amplifies. Draws are independent: correlation be
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
@@ -63,7 +63,11 @@ FLOAT8_MMA_K, PROMOTED_K = 32, 128
 _FUNCTION = 4.0
 """The error of a fast exp, tanh and the like, in units of roundoff."""
 
+MOST_HIDDEN = 0.75
+"""A mask hides up to this share of the sampled scores of a softmax."""
+
 Floats: TypeAlias = NDArray[np.float64]
+Bools: TypeAlias = NDArray[np.bool_]
 
 
 def tolerance(workload: Workload) -> dict[str, tuple[float, float]]:
@@ -213,7 +217,8 @@ def _sum(value: Floats, error: Floats, length: int, unit: float, further: float)
 @dataclass(frozen=True, slots=True)
 class _Sampler:
     """Evaluates the body of a stage on draws. ``shape``: (points, terms); what does not vary within a point has one
-    term. Equal loads are one draw. ``maxima``: tensor -> what it is the maximum of, which is never above it."""
+    term. Equal loads are one draw. ``maxima``: tensor -> what it is the maximum of, which is never above it.
+    ``opened``: condition of a mask -> the draws that it does not hide, though it says so."""
 
     tensors: Mapping[str, _Bounded]
     maxima: Mapping[str, Expr]
@@ -222,6 +227,7 @@ class _Sampler:
     shape: tuple[int, int]
     draw: np.random.Generator
     drawn: dict[Expr, _Bounded]
+    opened: dict[Expr, Bools] = field(default_factory=dict)
 
     def of(self, e: Expr) -> _Bounded:
         match e:
@@ -237,7 +243,7 @@ class _Sampler:
                 return _exact(LOGIC[logic](self.of(a).value != 0, self.of(b).value != 0).astype(np.float64))
             case Select():
                 condition, then, otherwise = (self.of(c) for c in e.children)
-                where = condition.value != 0
+                where = self._shown(e, condition.value != 0)
                 return _Bounded(
                     np.where(where, then.value, otherwise.value), np.where(where, then.error, otherwise.error)
                 )
@@ -254,6 +260,17 @@ class _Sampler:
             case Binary(op=op, a=a, b=b):
                 return _binary(op, self.of(a), self.of(b), e.dtype)
         raise InvalidWorkload(f"{type(e).__name__} has no place in a tensor expression")
+
+    def _shown(self, e: Select, where: Bools) -> Bools:
+        """Return where ``e`` takes its first branch. A mask of infinities that hides nearly all draws hides fewer of
+        them, at random: what it compares goes together in real rows, as the numbers of documents do, and draws are
+        independent."""
+        hides = [isinstance(branch, Const) and math.isinf(branch.value) for branch in (e.then, e.otherwise)]
+        if hides[0] == hides[1] or np.mean(where == hides[0]) <= MOST_HIDDEN:
+            return where
+        if e.condition not in self.opened:
+            self.opened[e.condition] = self.draw.random(self.shape) >= MOST_HIDDEN
+        return where & ~self.opened[e.condition] if hides[0] else where | self.opened[e.condition]
 
     def _leaf(self, e: Expr) -> _Bounded:
         varies = any(isinstance(v, Var) and v.name in self.reduced for v in walk(e))

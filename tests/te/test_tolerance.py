@@ -83,3 +83,18 @@ def test_a_weight_is_never_above_one() -> None:
     Y[i, j] = P[i, j] / U[i]"""
     [(absolute, relative)] = tolerance(parse_workload(text)).values()
     assert absolute < 0.1 and relative < 0.1
+
+
+def test_a_mask_that_hides_all_independent_draws_leaves_the_weights_of_real_rows() -> None:
+    """Keys of the same document: two draws are hardly ever of one, and each row of a tensor has several."""
+    text = """S: float32[64, 64]
+    D: int32[64]
+    V: float16[64, 16]
+    L[i, j] = select(D[i] == D[j], S[i, j], -inf)
+    T[i] = max over t < 64 of L[i, t]
+    P[i, j] = exp(L[i, j] - T[i])
+    U[i] = sum over u < 64 of P[i, u]
+    O[i, e] = sum over w < 64 of float32(float16(P[i, w])) * float32(V[w, e])
+    Y[i, e] = float16(O[i, e] / U[i])"""
+    [(absolute, _)] = tolerance(parse_workload(text)).values()
+    assert 1e-4 < absolute < 1e-1
