@@ -20,12 +20,12 @@ class Spelling:
 
     ``group``: how many heads share one of K and V, by an index quotient. ``causal`` and ``window`` (0: none) hide
     keys, written as ``mask`` says; the first ``prefix`` keys are never hidden by ``causal``. ``cap``, ``slope`` and
-    ``bias`` change scores. The tensor of the bias has rows of ``pitch`` elements. ``sink`` puts one more score
-    beside those of the keys, a number for each head. ``maximum``: whether scores are taken from their maximum.
-    ``quotient`` says where it is divided by the sum. ``power_of_two``: exp2 in place of exp. ``scaled_after``: the
-    scale is applied to the difference from the maximum. ``gated``: what follows reads other tensors too.
-    ``copied``: the sum over V is no output itself. ``rows_last``: the output has its rows as the last axis but one,
-    or else in front of the heads.
+    ``bias`` change scores. The tensor of the bias has rows of ``pitch`` elements. ``shown`` is the dtype of a
+    tensor of what is not hidden. ``sink`` puts one more score beside those of the keys, a number for each head.
+    ``maximum``: whether scores are taken from their maximum. ``quotient`` says where it is divided by the sum.
+    ``power_of_two``: exp2 in place of exp. ``scaled_after``: the scale is applied to the difference from the
+    maximum. ``gated``: what follows reads other tensors too. ``copied``: the sum over V is no output itself.
+    ``rows_last``: the output has its rows as the last axis but one, or else in front of the heads.
     """
 
     group: int = 1
@@ -37,6 +37,7 @@ class Spelling:
     slope: float = 0.0
     bias: bool = False
     pitch: int = KEYS
+    shown: str = ""
     sink: bool = False
     maximum: bool = True
     quotient: str = "after"
@@ -66,6 +67,7 @@ class Spelling:
         k = te.placeholder((HEADS // self.group, KEYS, DEPTH), self.dtype, "keys")
         v = te.placeholder((HEADS // self.group, KEYS, COLUMNS), self.dtype, "values")
         added = te.placeholder((QUERIES, self.pitch), "float32", "added")
+        shown = te.placeholder((QUERIES, KEYS), self.shown or "bool", "shown")
         sinks = te.placeholder((HEADS,), "float32", "sinks")
         gate, residual = (
             te.placeholder((COLUMNS,), self.dtype, "gate"),
@@ -95,11 +97,13 @@ class Spelling:
                 conditions.append(te.any_of(behind, j < self.prefix) if self.prefix else behind)
             if self.window:
                 conditions.append(i + (KEYS - QUERIES) - j < self.window)
+            if self.shown:
+                conditions.append(te.cast(shown[i, j], "bool"))
             return te.all_of(*conditions)
 
         def masked(h: Expr, i: Expr, j: Expr) -> Expr:
             s = score(h, i, j)
-            if not self.hides or self.mask == "weights":
+            if not (self.hides or self.shown) or self.mask == "weights":
                 return s
             if self.mask == "additive":
                 return s + te.select(seen(i, j), te.constant(0.0, "float32"), -inf)
@@ -152,5 +156,10 @@ class Spelling:
             output = te.compute((HEADS, QUERIES, COLUMNS), divided)
         else:
             output = te.compute((QUERIES, HEADS, COLUMNS), lambda i, h, d: divided(h, i, d))
-        others = [*([added] * self.bias), *([sinks] * self.sink), *([gate, residual] * self.gated)]
+        others = [
+            *([added] * self.bias),
+            *([shown] * bool(self.shown)),
+            *([sinks] * self.sink),
+            *([gate, residual] * self.gated),
+        ]
         return te.workload(output, inputs=[q, k, v, *others], precision=self.precision)

@@ -75,10 +75,24 @@ def test_kernels_compute_what_the_spelling_says(spelling: Spelling) -> None:
         Spelling(window=40, mask="negated", scaled_after=True, power_of_two=True, rows_last=False),
         Spelling(sink=True, window=40, causal=True),
         Spelling(maximum=False, copied=False, quotient="before"),
+        Spelling(shown="bool", causal=True),
+        Spelling(shown="uint8"),
         Spelling(rounds=False),
         Spelling(rounds=False, dtype="bfloat16", copied=False, quotient="before"),
     ],
-    ids=["capped", "biased", "prefix", "gated", "window", "sink", "sums alone", "float16 parts", "bfloat16 parts"],
+    ids=[
+        "capped",
+        "biased",
+        "prefix",
+        "gated",
+        "window",
+        "sink",
+        "sums alone",
+        "shown",
+        "shown bytes",
+        "float16 parts",
+        "bfloat16 parts",
+    ],
 )
 def test_kernels_of_some_spellings(spelling: Spelling) -> None:
     assert_agrees(CUDA_ATTENTION, spelling.workload(), 4, policy=SpacePolicy(prune=False))

@@ -1,8 +1,9 @@
 """Writes the IR's operators in C++. Integers wrap around and divide towards minus infinity, and floats keep NaN.
 
-Functions of float32 are CUDA's accurate ones. Their divisions and roots have no branch, so that those of several
-elements overlap. Where every output of a kernel is a float of 16 bits (``EmittedFunction.fast_math``), an error of some
-units in the last place of float32 is far below the final rounding. Cheap functions then stand in:
+Functions of float32 are CUDA's accurate ones; exp2 has their error, but subnormal results become 0. Divisions and roots
+have no branch, so that those of several elements overlap. Where every output of a kernel is a float of 16 bits
+(``EmittedFunction.fast_math``), an error of some units in the last place of float32 is far below the final rounding.
+Cheap functions then stand in:
 
 - exp and exp2 are ``ex2.approx``, and sqrt is ``sqrt.approx``;
 - a division is ``div.full`` (2 units), or ``rcp.approx`` where a constant is divided;
@@ -259,7 +260,7 @@ def unary(fn: EmittedFunction, expr: Unary, a: CppValue) -> CppValue:
     name = _MATH.get(expr.op)
     if name is None or not dtype.is_float:
         raise CompileError(f"{expr.op.value} is not defined for {dtype}")
-    if fn.fast_math and type == "float" and expr.op in _APPROXIMATE:
+    if type == "float" and (expr.op is UnaryOp.EXP2 or (fn.fast_math and expr.op in _APPROXIMATE)):
         return call(fn.use(_APPROXIMATE[expr.op]), type, a)
     if expr.op is UnaryOp.SQRT and type == "float":
         return call(fn.use("root"), type, a)

@@ -37,7 +37,7 @@ def pair_bytes(p: Attention) -> int:
 def _is_pair(load: Load) -> bool:
     """Return whether a key and the next one, of even number, are neighbours that one aligned load brings."""
     offset = flat_offset(load)
-    if offset is None or offset.coefficient("n") != 1 or load.dtype.bytes < 2:
+    if offset is None or offset.coefficient("n") != 1:
         return False
     return offset.constant % 2 == 0 and all(c % 2 == 0 for name, c in offset.coefficients.items() if name != "n")
 
