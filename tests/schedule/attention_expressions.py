@@ -20,11 +20,11 @@ class Spelling:
 
     ``group``: how many heads share one of K and V, by an index quotient. ``causal`` and ``window`` (0: none) hide
     keys, written as ``mask`` says; the first ``prefix`` keys are never hidden by ``causal``. ``cap``, ``slope`` and
-    ``bias`` change scores. The tensor of the bias has rows of ``pitch`` elements. ``shown`` is the dtype of a
-    tensor of what is not hidden. ``sink`` puts one more score beside those of the keys, a number for each head.
-    ``maximum``: whether scores are taken from their maximum. ``quotient`` says where it is divided by the sum.
-    ``power_of_two``: exp2 in place of exp. ``scaled_after``: the scale is applied to the difference from the
-    maximum. ``gated``: what follows reads other tensors too. ``copied``: the sum over V is no output itself.
+    ``bias`` change scores. The tensor of the bias has rows of ``pitch`` elements of ``bias_dtype``. ``shown`` is
+    the dtype of a tensor of what is not hidden. ``sink`` puts one more score beside those of the keys, a number for
+    each head. ``maximum``: whether scores are taken from their maximum. ``quotient`` says where it is divided by
+    the sum. ``power_of_two``: exp2 in place of exp. ``scaled_after``: the scale is applied to the difference from
+    the maximum. ``gated``: what follows reads other tensors too. ``copied``: the sum over V is no output itself.
     ``rows_last``: the output has its rows as the last axis but one, or else in front of the heads.
     """
 
@@ -37,6 +37,7 @@ class Spelling:
     slope: float = 0.0
     bias: bool = False
     pitch: int = KEYS
+    bias_dtype: str = "float32"
     shown: str = ""
     sink: bool = False
     maximum: bool = True
@@ -66,7 +67,7 @@ class Spelling:
         q = te.placeholder((HEADS, QUERIES, DEPTH), self.dtype, "queries")
         k = te.placeholder((HEADS // self.group, KEYS, DEPTH), self.dtype, "keys")
         v = te.placeholder((HEADS // self.group, KEYS, COLUMNS), self.dtype, "values")
-        added = te.placeholder((QUERIES, self.pitch), "float32", "added")
+        added = te.placeholder((QUERIES, self.pitch), self.bias_dtype, "added")
         shown = te.placeholder((QUERIES, KEYS), self.shown or "bool", "shown")
         sinks = te.placeholder((HEADS,), "float32", "sinks")
         gate, residual = (
@@ -88,7 +89,7 @@ class Spelling:
                 s = te.tanh(s / self.cap) * self.cap
             if self.slope:
                 s = s + te.cast(j - i, "float32") * self.slope
-            return s + added[i, j] if self.bias else s
+            return s + te.cast(added[i, j], "float32") if self.bias else s
 
         def seen(i: Expr, j: Expr) -> Expr:
             conditions = []

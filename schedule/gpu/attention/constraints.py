@@ -3,10 +3,12 @@
 from collections.abc import Callable
 
 from ....core.target import Target
+from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS
 from ...problems.attention import Attention
 from ...space.columns import Bools, Ints
 from ...space.constraint import Constraint
 from ..occupancy import limits_of
+from .score_loads import tile_loads
 from .sizes import AttentionSizes, attention_sizes
 
 SPARE_REGISTERS = 32
@@ -22,6 +24,7 @@ def sees_all_keys(p: Attention) -> bool:
 def attention_constraints(p: Attention, target: Target) -> tuple[Constraint, ...]:
     """Return the constraints of ``cuda_attention``."""
     limits = limits_of(target)
+    tiles = " score_tiles" if tile_loads(p) else ""
 
     def rule(meaning: str, knobs: str, holds: Callable[[AttentionSizes[Ints]], Bools]) -> Constraint:
         """Return a constraint on sizes that follow from ``knobs`` (their names) alone."""
@@ -36,7 +39,7 @@ def attention_constraints(p: Attention, target: Target) -> tuple[Constraint, ...
         ),
         rule(
             "Q and the stages of K and V fit into shared memory",
-            "consumer_warpgroups tile_kv stages q_stages",
+            "consumer_warpgroups tile_kv stages q_stages" + tiles,
             lambda s: s.shared_bytes <= limits.shared_bytes_per_block,
         ),
         rule(
@@ -78,6 +81,11 @@ def attention_constraints(p: Attention, target: Target) -> tuple[Constraint, ...
             "split_kv is 1 where masks give tiles different numbers of blocks",
             "consumer_warpgroups split_kv",
             lambda s: (s.split_kv == 1) | (s.q_tiles <= (1 if sees_all_keys(p) else 0)) | (not p.bounds),
+        ),
+        rule(
+            "tiles of scores (score_tiles) are rows of 64 keys: tile_kv is a multiple of that",
+            "tile_kv" + tiles,
+            lambda s: (s.score_tiles == 0) | (s.tile_kv % SWIZZLE_128B_ELEMENTS == 0),
         ),
         rule(
             "group_heads divides the number of heads, and is 1 where all tiles take equally long, or a head has one",

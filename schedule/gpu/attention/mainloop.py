@@ -11,12 +11,13 @@ With overlap, the tensor cores work while weights are computed:
 K and V have pipelines of their own. The producer loads them in the order in which they are used.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 
 from ....core.dtypes import float32
 from ....ir.buffer import MemoryScope
 from ....ir.expr import Compare, CompareOp, Expr, const, index
+from ....ir.gpu.barrier import SyncScope
 from ....ir.gpu.mbarrier import MbarrierArrive, MbarrierInit, MbarrierWait
 from ....ir.gpu.ordered_sequence import OrderedSequenceArrive, OrderedSequenceWait
 from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS, WGMMA_M, WarpgroupMma, WarpgroupMmaWait
@@ -25,7 +26,8 @@ from ...tile.names import FreshNameWriter
 from ..gemm.mainloop import StageBarriers, WarpRoles
 from ..gemm.sizes import WARPGROUP_WARPS
 from ..tma_view import ending_at
-from .operand_tiles import OperandTiles, allocate_tiles
+from .operand_tiles import OperandTiles, allocate_tiles, copy_tiles
+from .score_loads import tile_loads
 from .sizes import AttentionSizes
 from .softmax import UNROLLED, OnlineSoftmax
 from .tile_scheduler import AttentionTileScheduler, KeyBlocks
@@ -55,7 +57,12 @@ class AttentionMainloop:
             w.allocate("weights", (s.tile_kv // 2,), p.q.buffer.dtype, MemoryScope.REGISTER)
             for _ in range(p.weight_parts)
         ]
-        self.softmax = OnlineSoftmax(w, p, roles, s.tile_q, s.tile_kv)
+        self.score_tiles = {
+            load: allocate_tiles(w, "score_tile", load, ("m", "n"), s.tile_q, s.tile_kv, s.stages, s.tile_kv)
+            for load in (tile_loads(p) if s.score_tiles else ())
+        }
+        self.keys = [self.k, *self.score_tiles.values()]
+        self.softmax = OnlineSoftmax(w, p, roles, s.tile_q, s.tile_kv, self.score_tiles)
 
     def initialise_barriers(self) -> None:
         """One thread does so, ahead of a barrier of the block."""
@@ -85,10 +92,10 @@ class AttentionMainloop:
         self.q_stage, q_parity = iteration % s.q_stages, iteration // s.q_stages % 2
         with w.when(self.roles.produces), w.when(self.roles.elected):
             self._await_empty(self.q_barriers, self.q_stage, q_parity)
-            self.q.copy(self.q_stage, at, self.q_barriers.full)
-            self._load(self.k, self.k_barriers, index(0))
+            copy_tiles(w, [self.q], self.q_stage, at, self.q_barriers.full)
+            self._load(self.keys, self.k_barriers, index(0))
             if not s.overlap:
-                self._load(self.v, self.v_barriers, index(0))
+                self._load([self.v], self.v_barriers, index(0))
         with w.when(self.roles.consumes):
             softmax.start(self._place(index(0)), rank)
             with w.loop("zeroed", self.sums.shape[0], UNROLLED) as element:
@@ -121,15 +128,14 @@ class AttentionMainloop:
         w, softmax = self.w, self.softmax
         if loads:
             with w.when(self.roles.produces), w.when(self.roles.elected):
-                self._load(self.k, self.k_barriers, step)
-                self._load(self.v, self.v_barriers, step)
+                self._load(self.keys, self.k_barriers, step)
+                self._load([self.v], self.v_barriers, step)
         with w.when(self.roles.consumes):
             self._await_turn()
             self._start_scores(step)
             self._end_turn()
             w.emit(WarpgroupMmaWait(0))
-            self._release(self.k_barriers, step)
-            softmax.weigh(self.scores, self._place(step), masked=masked)
+            self._weigh(step, masked=masked)
             softmax.rescale(self.sums)
             softmax.round(self.scores, self.weights)
             self._start_product(step)
@@ -143,23 +149,21 @@ class AttentionMainloop:
             self._start_scores(step)
             self._end_turn()
             w.emit(WarpgroupMmaWait(0))
-            self._release(self.k_barriers, step)
-            softmax.weigh(self.scores, self._place(step), masked=masked)
+            self._weigh(step, masked=masked)
             softmax.round(self.scores, self.weights)
 
     def _overlapped_step(self, step: Expr, *, masked: bool) -> None:
         w, softmax = self.w, self.softmax
         with w.when(self.roles.produces), w.when(self.roles.elected):
-            self._load(self.k, self.k_barriers, step)
-            self._load(self.v, self.v_barriers, step - 1)
+            self._load(self.keys, self.k_barriers, step)
+            self._load([self.v], self.v_barriers, step - 1)
         with w.when(self.roles.consumes):
             self._await_turn()
             self._start_scores(step)
             products = self._start_product(step - 1)
             self._end_turn()
             w.emit(WarpgroupMmaWait(products))
-            self._release(self.k_barriers, step)
-            softmax.weigh(self.scores, self._place(step), masked=masked)
+            self._weigh(step, masked=masked)
             w.emit(WarpgroupMmaWait(0, after=softmax.own_sum))
             self._release(self.v_barriers, step - 1)
             softmax.rescale(self.sums)
@@ -167,7 +171,7 @@ class AttentionMainloop:
 
     def _last_product(self, step: Expr) -> None:
         with self.w.when(self.roles.produces), self.w.when(self.roles.elected):
-            self._load(self.v, self.v_barriers, step)
+            self._load([self.v], self.v_barriers, step)
         with self.w.when(self.roles.consumes):
             self._start_product(step)
             self.w.emit(WarpgroupMmaWait(0))
@@ -179,11 +183,20 @@ class AttentionMainloop:
         """Return where the block of a step begins."""
         return {**self.at, "n": (self.blocks.last - step) * self.s.tile_kv}
 
-    def _load(self, tiles: OperandTiles, barriers: StageBarriers, step: Expr) -> None:
+    def _load(self, tiles: Sequence[OperandTiles], barriers: StageBarriers, step: Expr) -> None:
         fill = self.fills + step
         stage = fill % self.s.stages
         self._await_empty(barriers, stage, fill // self.s.stages % 2)
-        tiles.copy(stage, self._place(step), barriers.full)
+        copy_tiles(self.w, tiles, stage, self._place(step), barriers.full)
+
+    def _weigh(self, step: Expr, *, masked: bool) -> None:
+        """The scores of a step become weights. Its keys are released, and with them the tiles that scores read."""
+        w, softmax, place = self.w, self.softmax, self._place(step)
+        if self.score_tiles:
+            softmax.prefetched.fetch((self.fills + step) % self.s.stages)
+            w.barrier(SyncScope.WARP)
+        self._release(self.k_barriers, step)
+        softmax.weigh(self.scores, place, masked=masked)
 
     def _await_empty(self, barriers: StageBarriers, stage: Expr, parity: Expr) -> None:
         self.w.emit(MbarrierWait(barriers.empty, stage, index(1) - parity))

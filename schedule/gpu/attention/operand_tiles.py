@@ -1,7 +1,7 @@
 """Q, K and V in shared memory. All of them are rows of contiguous elements; 64 columns of all rows of a tile follow one
 another, swizzled, before the next 64 columns. TMA loads such columns as one box, and fills up with zeros."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ....ir.buffer import Buffer, Layout, MemoryScope
@@ -11,7 +11,11 @@ from ....ir.gpu.tma import TmaLoad
 from ....ir.gpu.wgmma import SWIZZLE_128B, SWIZZLE_128B_ELEMENTS
 from ....ir.rewrite import free_variables, substitute
 from ...tile.names import FreshNameWriter
-from .sizes import column_atoms
+
+
+def column_atoms(columns: int) -> int:
+    """Return how many times 64 columns, a row of the swizzle, hold so many."""
+    return -(-columns // SWIZZLE_128B_ELEMENTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,20 +30,34 @@ class OperandTiles:
     column_axis: str
     columns: int
 
-    def copy(self, stage: Expr, at: Mapping[str, Expr], full: Buffer) -> None:
-        """Write the loads of the tile that begins at ``at`` (axis -> index), and expect their bytes at
-        ``full[stage]``."""
+    @property
+    def loaded_bytes(self) -> int:
+        """How many bytes TMA loads for a tile."""
         _, _, rows, side = self.buffer.shape
-        atoms = column_atoms(self.columns)
-        self.w.emit(MbarrierArriveExpectTx(full, stage, atoms * rows * side * self.buffer.dtype.bytes))
+        return column_atoms(self.columns) * rows * side * self.buffer.dtype.bytes
+
+    def copy(self, stage: Expr, at: Mapping[str, Expr], full: Buffer) -> None:
+        """Write the loads of the tile that begins at ``at`` (axis -> index), which arrive at ``full[stage]``."""
+        _, _, rows, side = self.buffer.shape
         box = tuple(
             rows if i == Var(self.row_axis) else side if i == Var(self.column_axis) else 1 for i in self.load.indices
         )
-        for atom in range(atoms):
-            here = {**at, self.column_axis: index(atom * side)}
+        first = at.get(self.column_axis)
+        for atom in range(column_atoms(self.columns)):
+            column = index(atom * side)
+            here = {**at, self.column_axis: column if first is None else first + column}
             corner = tuple(substitute(i, here) for i in self.load.indices)
             to = (stage, index(atom), index(0), index(0))
             self.w.emit(TmaLoad(self.buffer, to, self.load.buffer, corner, box, full, stage, True))
+
+
+def copy_tiles(
+    w: FreshNameWriter, tiles: Sequence[OperandTiles], stage: Expr, at: Mapping[str, Expr], full: Buffer
+) -> None:
+    """Write the loads of several tiles that begin at ``at``, and expect all their bytes at ``full[stage]``."""
+    w.emit(MbarrierArriveExpectTx(full, stage, sum(t.loaded_bytes for t in tiles)))
+    for t in tiles:
+        t.copy(stage, at, full)
 
 
 def allocate_tiles(

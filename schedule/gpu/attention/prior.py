@@ -7,9 +7,11 @@ from heapq import heapify, heapreplace
 import numpy as np
 from numpy.typing import NDArray
 
+from ....ir.expr import WARP_LANES
 from ...problems.attention import Attention
 from ...space.columns import Ints
 from ..peaks import GpuPeaks
+from .score_loads import pairs_of, tile_loads
 from .sizes import AttentionSizes
 
 Floats = NDArray[np.float64]
@@ -20,6 +22,9 @@ EXPONENTIALS_PER_CYCLE = 16.0
 """A multiprocessor computes so many exp2 in a cycle (CUDA C++ Programming Guide, "Arithmetic Instructions")."""
 WEIGHT_INSTRUCTIONS = 5.0
 """A score takes about so many further instructions, each of a lane, to become a weight (from compiled kernels)."""
+PAIR_CYCLES = 7.0
+"""A warp's load of neighbours, which are in eight rows of a tensor, takes about so many cycles (from a bias of 96 heads
+of 512 queries and keys)."""
 MMA_SHARE = 0.94
 """Products of a step reach so much of the peak of the tensor cores."""
 STEP_CYCLES = 190.0
@@ -59,10 +64,13 @@ def step_cycles(p: Attention, s: AttentionSizes[Ints], peaks: GpuPeaks) -> StepC
     scores = s.tile_q * s.tile_kv
     instructions = WEIGHT_INSTRUCTIONS * scores / (peaks.float32_flops_per_cycle / 2)
     operands = s.consumer_warpgroups * (64 * k + s.tile_kv * (k + d)) * 2
+    pairs, tiles = len(pairs_of(p)), len(tile_loads(p))
+    pair_loads = np.where(s.score_tiles == 1, pairs - tiles, pairs) * scores / (2 * WARP_LANES)
+    tile_bytes = 2 * s.score_tiles * tiles * scores
     return StepCycles(
         mma=np.asarray(2.0 * scores * (k + d * p.weight_parts) / peaks.tensor_flops_per_cycle / MMA_SHARE, np.float64),
-        weights=scores / EXPONENTIALS_PER_CYCLE + instructions,
-        shared=(operands + s.tile_kv * (k + d) * 2) / peaks.shared_bytes_per_cycle,
+        weights=scores / EXPONENTIALS_PER_CYCLE + instructions + pair_loads * PAIR_CYCLES,
+        shared=(operands + s.tile_kv * (k + d) * 2 + 2 * tile_bytes) / peaks.shared_bytes_per_cycle,
     )
 
 
@@ -132,7 +140,10 @@ def prior_seconds(p: Attention, s: AttentionSizes[Ints], peaks: GpuPeaks) -> Flo
     step = np.maximum(mma, weights) + (1 - np.asarray(HIDDEN)[ways]) * np.minimum(mma, weights)
     row_bytes = 2 * (p.k.extent + p.d.extent)
     read_again = s.tiles * p.n.extent * row_bytes >= 2 * (p.key.buffer.bytes + p.v.buffer.bytes)
-    loaded = s.tile_kv * row_bytes / np.where(read_again, peaks.l2_bytes_per_cycle, FIRST_READ_BYTES_PER_CYCLE)
+    score_bytes = 2 * s.score_tiles * len(tile_loads(p)) * s.tile_q * s.tile_kv
+    loaded = (s.tile_kv * row_bytes + score_bytes) / np.where(
+        read_again, peaks.l2_bytes_per_cycle, FIRST_READ_BYTES_PER_CYCLE
+    )
     step = np.maximum(step, loaded) + STEP_CYCLES * np.where(s.stages == 1, ONE_STAGE, 1.0)
     ahead = np.where(s.q_stages > 1, AHEAD_TILE_CYCLES, TILE_CYCLES)
     tile = np.where(s.persistent == 1, ahead, FIRST_TILE_CYCLES)

@@ -14,6 +14,8 @@ from ....ir.simt.setmaxnreg import REGISTERS
 from ...problems.attention import Attention
 from ...space.columns import Columns, Ints, derived_once
 from ...space.knob import Knob
+from .operand_tiles import column_atoms
+from .score_loads import tile_loads
 
 KNOBS: tuple[Knob, ...] = (
     Knob("consumer_warpgroups", (2, 3, 1), "how many warpgroups of a CTA multiply, each for 64 queries"),
@@ -29,6 +31,7 @@ KNOBS: tuple[Knob, ...] = (
         "how many CTAs share the keys of a tile; a second launch combines them",
     ),
     Knob("group_heads", (1, 2, 4, 8, 16, 32), "how many heads are worked on together, the longest tiles first"),
+    Knob("score_tiles", (0, 1), "whether TMA brings what scores read of other tensors as tiles, with the keys"),
 )
 """A new knob is also a field of ``AttentionSizes``."""
 VERSION = 1
@@ -73,6 +76,7 @@ class AttentionSizes(Generic[N]):
     q_stages: N
     split_kv: N
     group_heads: N
+    score_tiles: N
     tile_q: N
     q_tiles: N
     tiles: N
@@ -96,10 +100,16 @@ def warpgroup_registers(p: Attention) -> Mapping[int, tuple[int, int]]:
     return WARPGROUP_REGISTERS if all(bound.upper for bound in p.bounds) else WINDOW_REGISTERS
 
 
+def knobs_of(p: Attention) -> tuple[Knob, ...]:
+    """Return the knobs of a problem: ``score_tiles`` only where scores read something that TMA can bring."""
+    return tuple(knob for knob in KNOBS if knob.name != "score_tiles" or tile_loads(p))
+
+
 @derived_once
 def attention_sizes(p: Attention, target: Target, columns: Columns) -> AttentionSizes[Ints]:
     """Return the sizes of all settings in ``columns``."""
-    k = {knob.name: columns.ints(knob.name) for knob in KNOBS}
+    k = {knob.name: columns.ints(knob.name) for knob in knobs_of(p)}
+    k.setdefault("score_tiles", np.zeros_like(k["tile_kv"]))
     tile_q, tile_kv = WGMMA_M * k["consumer_warpgroups"], k["tile_kv"]
     q_tiles = -(-p.m.extent // tile_q)
     tiles = q_tiles * p.heads
@@ -113,6 +123,7 @@ def attention_sizes(p: Attention, target: Target, columns: Columns) -> Attention
     q_bytes = tile_q * max(column_atoms(p.k.extent), column_atoms(p.d.extent)) * row_bytes
     q_bytes = q_bytes * k["q_stages"]
     stage_bytes = tile_kv * (column_atoms(p.k.extent) + column_atoms(p.d.extent)) * row_bytes + 2 * BARRIER_BYTES
+    stage_bytes = stage_bytes + k["score_tiles"] * len(tile_loads(p)) * tile_q * tile_kv * 2
     return AttentionSizes(
         **k,
         tile_q=tile_q,
@@ -128,8 +139,3 @@ def attention_sizes(p: Attention, target: Target, columns: Columns) -> Attention
         launch_registers=launch_registers,
         thread_registers=np.where(moved > 0, moved, launch_registers),
     )
-
-
-def column_atoms(columns: int) -> int:
-    """Return how many times 64 columns, a row of the swizzle, hold so many."""
-    return -(-columns // SWIZZLE_128B_ELEMENTS)

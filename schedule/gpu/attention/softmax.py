@@ -44,6 +44,7 @@ from ...tile.stage_body import scalar_at
 from ..block_reduce import QUAD, butterfly, combine_of
 from ..gemm.mainloop import WarpRoles
 from ..gemm.sizes import WARPGROUP_WARPS
+from .operand_tiles import OperandTiles
 from .place_forms import COLUMN, HALF, PlaceForms
 from .score_prefetch import ELEMENT, ScorePrefetch
 
@@ -66,12 +67,20 @@ class OnlineSoftmax:
     """The state of the rows of a thread: ``row_max`` by half of the 16 rows of its warp, ``row_sum`` by half and by
     column of a pair, ``decay`` by half."""
 
-    def __init__(self, w: FreshNameWriter, p: Attention, roles: WarpRoles, tile_q: int, tile_kv: int) -> None:
+    def __init__(
+        self,
+        w: FreshNameWriter,
+        p: Attention,
+        roles: WarpRoles,
+        tile_q: int,
+        tile_kv: int,
+        score_tiles: Mapping[Load, OperandTiles],
+    ) -> None:
         self.w, self.p, self.roles, self.tile_q, self.tile_kv = w, p, roles, tile_q, tile_kv
         self.row_max = w.allocate("row_max", (2,), float32, MemoryScope.REGISTER)
         self.row_sum = w.allocate("row_sum", (2, 2), float32, MemoryScope.REGISTER)
         self.decay = w.allocate("decay", (2,), float32, MemoryScope.REGISTER)
-        self.prefetched = ScorePrefetch(w, p, tile_kv, self._first_place)
+        self.prefetched = ScorePrefetch(w, p, roles, tile_kv, self._first_place, score_tiles)
         self.unit = exponent_unit(p)
         self.may_hide_rows = bool(p.bounds or p.conditions or p.score is not None or p.sink is not None)
 

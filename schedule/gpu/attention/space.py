@@ -33,8 +33,8 @@ from .constraints import SPARE_REGISTERS, attention_constraints
 from .kernel import lower_attention
 from .operand_tiles import can_load
 from .prior import prior_seconds, step_cycles, steps_of_busiest
-from .score_prefetch import pair_bytes
-from .sizes import KNOBS, VERSION, AttentionSizes, attention_sizes
+from .score_loads import pairs_of, tile_loads
+from .sizes import VERSION, AttentionSizes, attention_sizes, knobs_of
 
 ARCHITECTURE = "sm_90a"
 MOST_COLUMNS = 256
@@ -65,7 +65,7 @@ class AttentionPlan(Plan):
 
     @property
     def knobs(self) -> tuple[Knob, ...]:
-        return KNOBS
+        return knobs_of(self.p)
 
     def sizes(self, columns: Columns) -> AttentionSizes[Ints]:
         return attention_sizes(self.p, self.target, columns)
@@ -81,7 +81,10 @@ class AttentionPlan(Plan):
         sizes, prior = self.sizes(columns), self.prior_seconds(columns, peaks)
         busy = (sizes.consumer_warpgroups - 1) * WGMMA_M < self.p.m.extent  # each has queries
         usual = busy & (sizes.stages >= np.minimum(2, sizes.kv_blocks))
-        further = sizes.tile_kv // 2 * pair_bytes(self.p) // 4
+        further = np.zeros_like(sizes.tile_kv)
+        for load in pairs_of(self.p):  # those that are under way stay in registers
+            by_tile = (sizes.score_tiles == 1) & (load in tile_loads(self.p))
+            further += np.where(by_tile, 0, sizes.tile_kv // 2 * load.dtype.bytes // 4)
         further += sizes.tile_kv // SCORES_PER_REGISTER * (self.p.score is not None)
         usual &= sizes.held_registers + SPARE_REGISTERS + further <= sizes.thread_registers
         return best_by_prior(prior, usual, MOST_PROMISING)
