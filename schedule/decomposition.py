@@ -29,6 +29,7 @@ from ..te.contraction import contraction_of
 from ..te.contraction_path import with_own_axes
 from ..te.functions import within
 from ..te.inline import inline_stages
+from ..te.narrow_floats import cast_outside
 from ..te.softmax_chunks import softmax_chunk_steps
 from ..te.steps import run_of, step_of
 from ..te.workload import Axis, Reducer, Stage, Workload
@@ -180,7 +181,8 @@ def _products(stage: Stage, taken: set[str], joined: bool) -> Iterator[Sequence[
     for casts in (True, False):
         computed = _ComputedFactors(stage, reduced, taken, joined)
         factors = list[Expr]()
-        for factor, other in ((found.left, found.right), (found.right, found.left)):
+        left, right = cast_outside(found.left), cast_outside(found.right)
+        for factor, other in ((left, right), (right, left)):
             cast = factor if casts and isinstance(factor, Cast) else None
             inner = factor if cast is None else cast.value
             if cast is not None and isinstance(other, Cast) and inner.dtype.bits == 8 and _is_narrow(other.value.dtype):

@@ -71,6 +71,10 @@ WORKLOADS: dict[str, Callable[[], Workload]] = {
     ),
     "rows of an embedding": lambda: parse_workload(EMBEDDING),
     "pairs of rows": lambda: parse_workload(PAIRS),
+    "a triangle and a ramp": lambda: parse_workload(
+        "A: float16[37, 40]\nB: float16[40, 32]\nC[i < 37, j < 32] = sum over k < 40 of "
+        "select(k <= i, float32(A[i, k]), 0.0) * max(float32(B[k, j]), 0.0)"
+    ),
     "groups": _image(2, 8, "float32", "NHWC", groups=2, dilation=2),
 }
 PAIRWISE: dict[str, Callable[[], Workload]] = {
@@ -94,6 +98,15 @@ def test_steps_compute_the_workload(name: str) -> None:
     sketch = "cuda_pairwise" if name in PAIRWISE else "cuda_decomposed"
     assert sketch in [s.name for s in sketches_for(workload, H200)]
     assert check_schedules(sketch, H200, workload, 0, 4) == 4
+
+
+def test_factors_whose_values_are_narrow_are_stored_and_multiplied_so() -> None:
+    """Matrix units multiply float16, and no step multiplies float32."""
+    workload = WORKLOADS["a triangle and a ramp"]()
+    found = decompositions(workload, _has_class)
+    assert found
+    for _, steps in found:
+        assert all(t.dtype.name == "float16" for step in steps[:-1] for t in step.output_buffers)
 
 
 def test_the_least_of_many_distances_is_computed_in_steps_by_default() -> None:
