@@ -25,7 +25,7 @@ from ..ir.stmt import Kernel
 from ..te.dynamic import at_representative, dynamic_extents, has_dynamic_rows
 from ..te.workload import Workload
 from .sketch import NO_PEAKS, Peaks
-from .space.columns import Bools, Columns, codes_of, completed
+from .space.columns import Bools, Columns, Derived, Floats, codes_of, completed
 from .space.constraint import Constraint
 from .space.enumerate import legal_settings
 from .space.knob import Knob, Quantity
@@ -64,12 +64,12 @@ class Plan(ABC):
         itself does not call promising are left out."""
 
     @abstractmethod
-    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
         """Return the estimated time of each setting in seconds, float64[n], from the measured ``peaks`` of a device."""
 
     @abstractmethod
-    def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
-        """Return the derived columns, float64[n] each."""
+    def derive(self, columns: Columns) -> Derived:
+        """Return the derived columns."""
 
     @abstractmethod
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:

@@ -56,6 +56,11 @@ class MultistageSizes(Generic[N]):
     room: N
     shared_bytes: N
 
+    @property
+    def blocks(self) -> N:
+        """How many CTAs a launch has."""
+        return self.tiles * self.split_k
+
 
 class MultistageGemmWriter(ABC):
     """Writes the kernel of one setting. Subclasses write the main loop and the epilogue."""

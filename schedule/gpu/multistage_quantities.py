@@ -1,21 +1,16 @@
 """What is derived from the settings of a product whose CTAs copy both operands to stages by cp.async."""
 
-from collections.abc import Mapping
 from math import prod
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...core.target import Target
 from ..problems.gemm import Gemm
-from ..space.columns import Ints
+from ..space.columns import Derived, Floats, Ints
 from ..space.knob import Quantity
 from .multistage_gemm import MultistageSizes
-from .occupancy import limits_of
 from .peaks import UnitCycles
 from .quantities import GPU_QUANTITIES, gpu_columns
-
-Floats = NDArray[np.float64]
 
 
 def multistage_quantities(arithmetic: Quantity) -> tuple[Quantity, ...]:
@@ -33,23 +28,15 @@ def multistage_quantities(arithmetic: Quantity) -> tuple[Quantity, ...]:
 
 def multistage_columns(
     gemm: Gemm, target: Target, s: MultistageSizes[Ints], work: UnitCycles, arithmetic: Quantity
-) -> Mapping[str, Floats]:
-    """Return the column of each of ``multistage_quantities``, float64[n], of settings with the sizes ``s``, a k
+) -> Derived:
+    """Return the column of each of ``multistage_quantities`` of settings with the sizes ``s``, a k
     iteration of which takes ``work``."""
-    common = gpu_columns(
-        limits_of(target),
-        target.threads,
-        blocks=s.tiles * s.split_k,
-        threads=s.threads,
-        registers=s.registers,
-        shared=s.shared_bytes,
-        wanted=s.stage_bytes * np.maximum(s.stages - 1, 1) // s.threads,
-    )
+    wanted = s.stage_bytes * np.maximum(s.stages - 1, 1) // s.threads
     iterations = tiles_per_sm(s, target.threads) * s.k_iters
     return {
-        **common,
-        "stages": s.stages.astype(np.float64),
-        "k_iters": s.k_iters.astype(np.float64),
+        **gpu_columns(target, s, wanted=wanted),
+        "stages": s.stages,
+        "k_iters": s.k_iters,
         "wave_efficiency": _wave_efficiency(gemm, s, target.threads),
         arithmetic.name: iterations * work.mma,
         "shared_cycles": iterations * work.shared,
@@ -59,7 +46,7 @@ def multistage_columns(
 
 def tiles_per_sm(sizes: MultistageSizes[Ints], multiprocessors: int) -> Ints:
     """Return how many CTAs a multiprocessor runs in all."""
-    return -(-sizes.tiles * sizes.split_k // multiprocessors)
+    return -(-sizes.blocks // multiprocessors)
 
 
 def _wave_efficiency(gemm: Gemm, sizes: MultistageSizes[Ints], multiprocessors: int) -> Floats:

@@ -1,11 +1,13 @@
 """The derived columns that every sketch for GPUs has."""
 
-import numpy as np
-from numpy.typing import NDArray
+from typing import Protocol
 
-from ..space.columns import Ints
+import numpy as np
+
+from ...core.target import Target
+from ..space.columns import Floats, Ints, Size
 from ..space.knob import Quantity
-from .occupancy import GpuLimits
+from .occupancy import limits_of
 
 GPU_QUANTITIES: tuple[Quantity, ...] = (
     Quantity("blocks", "blocks", "how many blocks the largest launch has"),
@@ -24,18 +26,30 @@ WINDOW_QUANTITIES: tuple[Quantity, ...] = (
 """They describe kernels of windows."""
 
 
-def gpu_columns(
-    limits: GpuLimits, multiprocessors: int, *, blocks: Ints, threads: Ints, registers: Ints, shared: Ints, wanted: Ints
-) -> dict[str, NDArray[np.float64]]:
+class LaunchSizes(Protocol):
+    """Columns of a space: how many blocks the largest launch has, how many threads and how much shared memory a block,
+    and how many registers a thread."""
+
+    @property
+    def blocks(self) -> Size: ...
+    @property
+    def threads(self) -> Size: ...
+    @property
+    def registers(self) -> Size: ...
+    @property
+    def shared_bytes(self) -> Size: ...
+
+
+def gpu_columns(target: Target, s: LaunchSizes, *, wanted: Ints) -> dict[str, Ints | Floats]:
     """Return the columns of ``GPU_QUANTITIES``. ``wanted``: how many bytes one thread loads before it uses the first
     one."""
-    resident = np.maximum(limits.resident_blocks(threads, registers, shared), 1)
-    here = np.minimum(resident, -(-blocks // multiprocessors))
+    limits, multiprocessors = limits_of(target), target.threads
+    resident = np.maximum(limits.resident_blocks(s.threads, s.registers, s.shared_bytes), 1)
     return {
-        "blocks": blocks.astype(np.float64),
-        "threads": threads.astype(np.float64),
-        "waves": limits.waves(blocks, resident, multiprocessors),
-        "registers_estimate": registers.astype(np.float64),
-        "shared_bytes": shared.astype(np.float64),
-        "bytes_in_flight": (wanted * threads * here).astype(np.float64),
+        "blocks": s.blocks,
+        "threads": s.threads,
+        "waves": limits.waves(s.blocks, resident, multiprocessors),
+        "registers_estimate": s.registers,
+        "shared_bytes": s.shared_bytes,
+        "bytes_in_flight": wanted * s.threads * np.minimum(resident, -(-s.blocks // multiprocessors)),
     }

@@ -13,7 +13,10 @@ from ...core.schedule import KnobValue, Schedule
 from .knob import Knob
 
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+Derived: TypeAlias = Mapping[str, Ints | Floats]
+"""The derived columns of settings by name, [n] each."""
 Size: TypeAlias = Any
 """A field of a record of derived sizes: int64[n] in the record of many settings, int in that of one setting."""
 

@@ -21,7 +21,7 @@ from ....te.workload import Workload
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.gemm import Gemm, gemm_of
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Ints, columns_of_setting, row_of_record
+from ...space.columns import Bools, Columns, Derived, Ints, columns_of_setting, row_of_record
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
 from ...tile_sketch import Plan, TileSketch
@@ -152,7 +152,7 @@ class CpuGemvPlan(Plan):
         spilled = vectors * moved * self.lanes * p.accumulator.dtype.bytes / rates.l2_bytes_per_second
         return seconds + np.where(self._accumulator_bytes(s) <= CACHE_BYTES, 0, spilled)
 
-    def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
+    def derive(self, columns: Columns) -> Derived:
         p, s = self.product, self.sizes(columns)
         found: dict[str, Ints | NDArray[np.float64]] = {
             "tasks": s.tasks,
@@ -162,7 +162,7 @@ class CpuGemvPlan(Plan):
             "accumulator_traffic": 2 * p.m.extent / s.k_unroll,
             "body_statements": s.k_unroll * p.m.extent * s.vectors,
         }
-        return {name: np.asarray(column, dtype=np.float64) for name, column in found.items()}
+        return found
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
         sizes = self.sizes(columns_of_setting(self.knobs, setting, self.defaults))

@@ -19,7 +19,7 @@ from ....te.workload import Workload
 from ...loop_nest.nest import loop_nest
 from ...loop_nest.tree import names_in, stored_outside
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, columns_of_setting, row_of_record
+from ...space.columns import Bools, Columns, Floats, columns_of_setting, row_of_record
 from ...space.constraint import Constraint
 from ...space.knob import Knob
 from ...tile_sketch import Plan, TileSketch
@@ -95,7 +95,7 @@ class CpuLoopsPlan(Plan):
             seconds = np.where(inlined, group_seconds(self._inlined_main, columns, found, rates), seconds)
         return overlapped(seconds, memory_seconds(self.workload, columns, rates))
 
-    def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
+    def derive(self, columns: Columns) -> Mapping[str, Floats]:
         return derive(self.workload, self._main, self.target, columns)
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:

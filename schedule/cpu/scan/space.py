@@ -15,7 +15,7 @@ from ....te.cost import flops
 from ....te.workload import Workload
 from ...problems.scan import ScanProblem, scan_problem
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Ints, columns_of_setting, row_of_record
+from ...space.columns import Bools, Columns, Derived, Ints, columns_of_setting, row_of_record
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
 from ...tile_sketch import Plan, TileSketch
@@ -103,7 +103,7 @@ class CpuScanPlan(Plan):
         run = s.vector if self.problem.along_rows else np.minimum(s.vector * s.unroll, self.problem.lane_axis.extent)
         return run * max(self.problem.element_bytes)
 
-    def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
+    def derive(self, columns: Columns) -> Derived:
         s = self.sizes(columns)
         found: dict[str, Ints | NDArray[np.float64]] = {
             "tasks": s.tasks,
@@ -111,7 +111,7 @@ class CpuScanPlan(Plan):
             "running_values": self._vectors(s),
             "contiguous_bytes": self._contiguous_bytes(s),
         }
-        return {name: np.asarray(column, dtype=np.float64) for name, column in found.items()}
+        return found
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
         sizes = self.sizes(columns_of_setting(self.knobs, setting, self.defaults))

@@ -28,7 +28,7 @@ def lower_attention(p: Attention, name: str, s: AttentionSizes[int]) -> Kernel:
     scheduler = AttentionTileScheduler(p, s)
     partials = AttentionPartials(w, scheduler) if s.split_kv > 1 else None
     axes = [
-        ("cta", s.ctas, HardwareAxis.GRID_X),
+        ("cta", s.blocks, HardwareAxis.GRID_X),
         ("warp", s.warps, HardwareAxis.WARP),
         ("lane", WARP_LANES, HardwareAxis.LANE),
     ]
@@ -84,7 +84,7 @@ def _dynamic_ctas(scheduler: AttentionTileScheduler) -> Expr | None:
         return scheduler.tiles * scheduler.sharers if p.is_dynamic else None
     if p.dynamic_m is None:
         return None
-    return minimum(scheduler.tiles, index(s.ctas)) if s.persistent else scheduler.tiles
+    return minimum(scheduler.tiles, index(s.blocks)) if s.persistent else scheduler.tiles
 
 
 def _tiles(
@@ -101,10 +101,10 @@ def _tiles(
         done = w.allocate("fills", (1,), int32, MemoryScope.REGISTER)
         w.store(done, (index(0),), const(0, int32))
     several = p.dynamic_m is not None and s.tile_iterations > 1
-    end = (scheduler.tiles + (s.ctas - 1)) // s.ctas if several else None
+    end = (scheduler.tiles + (s.blocks - 1)) // s.blocks if several else None
     with w.loop("tile_iteration", s.tile_iterations) as iteration, w.when(None if end is None else iteration < end):
         tile = scheduler.tile(iteration, cta)
-        may_miss = several or s.tile_iterations * s.ctas > s.tiles
+        may_miss = several or s.tile_iterations * s.blocks > s.tiles
         with w.when(Compare(CompareOp.LT, tile, scheduler.tiles) if may_miss else None):
             at = scheduler.origin(tile)
             blocks = scheduler.key_blocks(at)

@@ -56,14 +56,11 @@ class AttentionSizes(Generic[N]):
 
     The first fields are the knobs; the others follow from them.
 
-    ``tile_q``: how many queries a tile has.
-    ``q_tiles``, ``tiles``: how many tiles cover the queries of one head, and those of all heads.
-    ``kv_blocks``: how many blocks of ``tile_kv`` cover the keys.
-    ``split_blocks``: how many of those a CTA takes, at most.
-    ``ctas``, ``tile_iterations``: how many CTAs there are, and how many iterations the persistent loop over tiles has.
-    ``threads``: how many threads a CTA has.
-    ``shared_bytes``: how much shared memory a CTA takes.
-    ``held_registers``: how many registers of a consumer thread hold accumulators, and weights as an operand.
+    ``tile_q``: how many queries a tile has. ``q_tiles``, ``tiles``: how many tiles cover the queries of one head, and
+    those of all heads. ``kv_blocks``: how many blocks of ``tile_kv`` cover the keys. ``split_blocks``: how many of
+    those a CTA takes, at most. ``blocks``, ``tile_iterations``: how many CTAs there are, and how many iterations the
+    persistent loop over tiles has. ``threads``: how many threads a CTA has. ``shared_bytes``: how much shared memory a
+    CTA takes. ``held_registers``: how many registers of a consumer thread hold accumulators, and weights as an operand.
     ``thread_registers``: how many it has in the end.
     """
 
@@ -82,12 +79,12 @@ class AttentionSizes(Generic[N]):
     tiles: N
     kv_blocks: N
     split_blocks: N
-    ctas: N
+    blocks: N
     tile_iterations: N
     threads: N
     shared_bytes: N
     held_registers: N
-    launch_registers: N
+    registers: N
     thread_registers: N
 
     @property
@@ -116,7 +113,7 @@ def attention_sizes(p: Attention, target: Target, columns: Columns) -> Attention
     kv_blocks = -(-p.n.extent // tile_kv)
     ctas = np.where(k["persistent"] == 1, np.minimum(tiles, target.threads), tiles * k["split_kv"])
     threads = WARPGROUP_THREADS * (k["consumer_warpgroups"] + 1)
-    launch_registers = np.minimum(REGISTERS // threads // 8 * 8, MOST_REGISTERS)
+    registers = np.minimum(REGISTERS // threads // 8 * 8, MOST_REGISTERS)
     given = warpgroup_registers(p).items()
     moved = sum(np.where(k["consumer_warpgroups"] == n, consumer, 0) for n, (_, consumer) in given)
     row_bytes = 2 * SWIZZLE_128B_ELEMENTS
@@ -131,11 +128,11 @@ def attention_sizes(p: Attention, target: Target, columns: Columns) -> Attention
         tiles=tiles,
         kv_blocks=kv_blocks,
         split_blocks=-(-kv_blocks // k["split_kv"]),
-        ctas=ctas,
+        blocks=ctas,
         tile_iterations=np.where(k["persistent"] == 1, -(-tiles // ctas), 1),
         threads=threads,
         shared_bytes=q_bytes + k["stages"] * stage_bytes + k["q_stages"] * BARRIER_BYTES,
         held_registers=p.d.extent // 2 + tile_kv // 2 + tile_kv // 4 * p.weight_parts,
-        launch_registers=launch_registers,
-        thread_registers=np.where(moved > 0, moved, launch_registers),
+        registers=registers,
+        thread_registers=np.where(moved > 0, moved, registers),
     )

@@ -6,7 +6,6 @@ dtype, or not at all: then they are split into several numbers of it. Sums are f
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,13 +20,13 @@ from ....te.workload import Workload
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.attention import Attention, attention_of
 from ...sketch import NO_PEAKS, Peaks
-from ...space.columns import Bools, Columns, Ints, columns_of_setting, row_of_record
+from ...space.columns import Bools, Columns, Derived, Ints
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
 from ...space.pruning import best_by_prior
-from ...tile_sketch import Plan, TileSketch
-from ..occupancy import limits_of
+from ...tile_sketch import TileSketch
 from ..peaks import gpu_peaks
+from ..plan import GpuPlan
 from ..quantities import GPU_QUANTITIES, gpu_columns
 from .constraints import SPARE_REGISTERS, attention_constraints
 from .kernel import lower_attention
@@ -57,7 +56,7 @@ QUANTITIES = (
 
 
 @dataclass(frozen=True)
-class AttentionPlan(Plan):
+class AttentionPlan(GpuPlan):
     """One attention on one target."""
 
     p: Attention
@@ -89,23 +88,14 @@ class AttentionPlan(Plan):
         usual &= sizes.held_registers + SPARE_REGISTERS + further <= sizes.thread_registers
         return best_by_prior(prior, usual, MOST_PROMISING)
 
-    def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
+    def derive(self, columns: Columns) -> Derived:
         s = self.sizes(columns)
-        common = gpu_columns(
-            limits_of(self.target),
-            self.target.threads,
-            blocks=s.ctas,
-            threads=s.threads,
-            registers=s.launch_registers,
-            shared=s.shared_bytes,
-            wanted=s.shared_bytes // s.threads,
-        )
         work = step_cycles(self.p, s, gpu_peaks(self.target, NO_PEAKS))
         return {
-            **common,
-            "tiles": s.tiles.astype(np.float64),
+            **gpu_columns(self.target, s, wanted=s.shared_bytes // s.threads),
+            "tiles": s.tiles,
             "steps": steps_of_busiest(self.p, s, self.target.threads)[0],
-            "held_registers": s.held_registers.astype(np.float64),
+            "held_registers": s.held_registers,
             "mma_cycles": work.mma,
             "weight_cycles": work.weights,
             "shared_cycles": work.shared,
@@ -113,10 +103,6 @@ class AttentionPlan(Plan):
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
         return lower_attention(self.p, KERNEL_NAME, self.sizes_of(setting))
-
-    def sizes_of(self, setting: Mapping[str, KnobValue]) -> AttentionSizes[int]:
-        """Return the sizes of one setting (knob -> value)."""
-        return cast(AttentionSizes[int], row_of_record(self.sizes(columns_of_setting(self.knobs, setting)), 0))
 
 
 def _plan(workload: Workload, target: Target) -> AttentionPlan | None:

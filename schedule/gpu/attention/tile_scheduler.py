@@ -80,7 +80,7 @@ class AttentionTileScheduler:
     def tile(self, iteration: Expr, cta: Expr) -> Expr:
         """Return the number of the tile that a CTA works on. Every other iteration goes through the CTAs in reverse, so
         that none of them always gets a longer tile than the next."""
-        ctas = self.s.ctas
+        ctas = self.s.blocks
         if self.s.tile_iterations == 1 or not self.p.bounds:
             return iteration * ctas + cta
         forth = Compare(CompareOp.EQ, iteration % 2, index(0))

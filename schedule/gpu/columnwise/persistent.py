@@ -21,16 +21,16 @@ from ....ir.stmt import Kernel
 from ....te.workload import Workload
 from ...problems.columnwise import ColumnwiseProblem, dependent_columnwise_problem, has_reduced_axis
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Ints, columns_of_setting, derived_once
+from ...space.columns import Bools, Columns, Derived, Ints, derived_once
 from ...space.constraint import Constraint
 from ...space.enumerate import legal_settings
 from ...space.knob import Knob, Quantity
 from ...tile.reciprocals import with_reciprocals
-from ...tile_sketch import Plan, TileSketch
+from ...tile_sketch import TileSketch
 from ..block_constraints import block_constraints
 from ..memory_prior import LOAD_LATENCY_SECONDS, MemoryTraffic, memory_bound_seconds
-from ..occupancy import limits_of
 from ..peaks import gpu_peaks
+from ..plan import GpuPlan
 from ..quantities import GPU_QUANTITIES, gpu_columns
 from ..reduction_prior import (
     CLUSTER_BARRIER_CYCLES,
@@ -50,7 +50,6 @@ from .persistent_sizes import (
     MOST_ELEMENTS,
     STORAGES,
     PersistentSizes,
-    one_setting,
     persistent_sizes,
     vector_widths,
     vectors_of_groups,
@@ -84,14 +83,14 @@ QUANTITIES = (
 
 
 @dataclass(frozen=True)
-class PersistentColumnsPlan(Plan):
+class PersistentColumnsPlan(GpuPlan):
     workload: Workload
     target: Target
     problem: ColumnwiseProblem
 
     @property
     def knobs(self) -> tuple[Knob, ...]:
-        asynchronous = limits_of(self.target).async_copies
+        asynchronous = self.limits.async_copies
         count, multiprocessors = self.problem.reduced_count, self.target.threads
         splits = {1, 2, 4, 8, 16, *(multiprocessors * n // 8 for n in (1, 2, 4, 8, 16))}
         return (
@@ -130,7 +129,7 @@ class PersistentColumnsPlan(Plan):
         return tuple(sorted(n for n in found if n <= MOST_THREADS))
 
     @derived_once
-    def _sizes(self, columns: Columns) -> PersistentSizes[Ints]:
+    def sizes(self, columns: Columns) -> PersistentSizes[Ints]:
         return persistent_sizes(self.problem, self.target, columns)
 
     @property
@@ -148,7 +147,7 @@ class PersistentColumnsPlan(Plan):
                 tile,
                 lambda c: (
                     (
-                        (2 * c.ints("threads_x") * self._sizes(c).threads_y > c.ints("threads"))
+                        (2 * c.ints("threads_x") * self.sizes(c).threads_y > c.ints("threads"))
                         | (c.ints("threads") == WARP_LANES)
                     )
                     & (c.ints("threads_x") <= c.ints("threads"))
@@ -169,7 +168,7 @@ class PersistentColumnsPlan(Plan):
             Constraint(
                 "with combine in the grid, all CTAs run at once",
                 every,
-                lambda c: (self._sizes(c).in_grid == 0) | self._run_at_once(self._sizes(c)),
+                lambda c: (self.sizes(c).in_grid == 0) | self._run_at_once(self.sizes(c)),
             ),
             Constraint(
                 "unroll is 8 where row_storage is registers",
@@ -192,7 +191,7 @@ class PersistentColumnsPlan(Plan):
                 every,
                 self._is_kept,
             ),
-            *block_constraints(every, self._sizes, limits_of(self.target).shared_bytes_per_block),
+            *block_constraints(every, self.sizes, self.limits.shared_bytes_per_block),
         )
 
     def _has_groups(self, c: Columns) -> Bools:
@@ -202,7 +201,7 @@ class PersistentColumnsPlan(Plan):
         return whole
 
     def _rows_are_alike(self, c: Columns) -> Bools:
-        s = self._sizes(c)
+        s = self.sizes(c)
         alike: Bools = (s.threads_x >= 2) & (s.threads_y % row_period(self.problem, s.vector) == 0)
         alike |= s.shifted == 0
         return alike
@@ -214,7 +213,7 @@ class PersistentColumnsPlan(Plan):
         return copied
 
     def _is_kept(self, c: Columns) -> Bools:
-        s = self._sizes(c)
+        s = self.sizes(c)
         kept: Bools = (s.kept_rows * s.vector <= MOST_ELEMENTS) & (s.resident >= c.ints("ctas_per_sm"))
         return kept & (~_in_shared(c) | (s.buffered_rows >= 1))
 
@@ -224,21 +223,21 @@ class PersistentColumnsPlan(Plan):
         return has
 
     def _is_cluster(self, c: Columns) -> Bools:
-        clusters = (1, 2, 4, 8, LARGEST_CLUSTER) if limits_of(self.target).clusters else (1,)
+        clusters = (1, 2, 4, 8, LARGEST_CLUSTER) if self.limits.clusters else (1,)
         return np.where(c.flags("combine", GRID), c.ints("splits") > 1, np.isin(c.ints("splits"), clusters))
 
     def _run_at_once(self, s: PersistentSizes[Ints]) -> Bools:
-        at_once: Bools = s.ctas <= s.resident * self.target.threads
+        at_once: Bools = s.blocks <= s.resident * self.target.threads
         return at_once
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
-        s, p = self._sizes(columns), self.problem
+        s, p = self.sizes(columns), self.problem
         element = p.inputs[0].dtype.bytes
         good: Bools = s.threads <= MOST_WASTE * s.threads_x * s.threads_y
         good &= s.rows_per_thread * s.threads_y <= MOST_WASTE * s.rows_per_cta
         good &= s.columns_per_cta * element >= min(SECTOR_BYTES, p.column_count * element)
         good &= (s.splits == 1) | (s.rows_per_cta * s.columns_per_cta * p.read_bytes >= CLUSTER_BYTES)
-        good &= (s.cluster_size == s.splits) | (s.ctas >= FULL * self.target.threads)
+        good &= (s.cluster_size == s.splits) | (s.blocks >= FULL * self.target.threads)
         good &= (s.threads >= 128) & (s.threads <= 512)
         good &= (s.storage != RowStorage.REGISTERS_AND_SHARED) | self._promising_in_shared(columns, s)
         good &= (s.storage != RowStorage.GLOBAL) | (s.rows_per_thread > s.unroll)
@@ -253,7 +252,7 @@ class PersistentColumnsPlan(Plan):
         return good
 
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
-        s, p, measured = self._sizes(columns), self.problem, gpu_peaks(self.target, peaks)
+        s, p, measured = self.sizes(columns), self.problem, gpu_peaks(self.target, peaks)
         passes = len(p.reductions) + bool(p.elementwise_outputs)
         elements = p.outer_count * p.reduced_count * p.column_count
         # Where a CTA has whole rows, those of its threads follow each other.
@@ -262,7 +261,7 @@ class PersistentColumnsPlan(Plan):
         written = sum(elements / run * _bytes_for_run(p, run, c.tensor.dtype) for c in p.elementwise_outputs)
         # Rows that are read again come from caches as long as a multiprocessor has few of them.
         share = s.again_rows / s.rows_per_thread
-        here = np.minimum(s.resident, -(-s.ctas // measured.multiprocessors))
+        here = np.minimum(s.resident, -(-s.blocks // measured.multiprocessors))
         of_sm = share * s.rows_per_cta * np.minimum(s.columns_per_cta, p.column_count) * p.read_bytes * here
         again = (passes - 1) * share * read
         missed = again * np.minimum(of_sm / CACHED_BYTES, 1.0) ** 3
@@ -277,7 +276,7 @@ class PersistentColumnsPlan(Plan):
         for load in p.other_loads:
             alike = p.is_contiguous(load) & (p.columns[-1] % s.vector == 0)
             vectors = vectors + elements / np.where(alike, s.vector, 1)
-        exchanged = 8 * len(p.reductions) * s.ctas * s.threads_y * s.threads_x * s.cells
+        exchanged = 8 * len(p.reductions) * s.blocks * s.threads_y * s.threads_x * s.cells
         buffered = (1 + passes) * elements * p.read_bytes * (s.buffered_rows / s.rows_per_thread)
         idle = np.maximum(BUSY_THREADS / np.maximum(s.threads * s.resident, 1), 1.0) ** IDLE_POWER
         clusters = np.select([s.cluster_size == LARGEST_CLUSTER, s.cluster_size > 2], [CLUSTERED_SHARE, 15 / 16], 1.0)
@@ -285,7 +284,7 @@ class PersistentColumnsPlan(Plan):
         return barriers + memory_bound_seconds(
             measured,
             MemoryTraffic(
-                blocks=s.ctas,
+                blocks=s.blocks,
                 resident=s.resident * clusters,
                 memory_bytes=read + written + missed,
                 l2_bytes=read + written + again,
@@ -296,30 +295,22 @@ class PersistentColumnsPlan(Plan):
             ),
         )
 
-    def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
-        s, p = self._sizes(columns), self.problem
-        common = gpu_columns(
-            limits_of(self.target),
-            self.target.threads,
-            blocks=s.ctas,
-            threads=s.threads,
-            registers=s.registers,
-            shared=s.shared_bytes,
-            wanted=np.maximum(s.rows_per_thread - s.again_rows, s.unroll) * s.vector * p.read_bytes,
-        )
+    def derive(self, columns: Columns) -> Derived:
+        s, p = self.sizes(columns), self.problem
         passes = len(p.reductions) + bool(p.elementwise_outputs)
         barriers = len(p.reductions) * np.where(s.splits > 1, 3, 2) + (s.cluster_size > 1)
         return {
-            **common,
-            "contiguous_bytes": (s.columns_per_cta * p.read_bytes).astype(np.float64),
-            "rows_per_thread": s.rows_per_thread.astype(np.float64),
+            **gpu_columns(
+                self.target, s, wanted=np.maximum(s.rows_per_thread - s.again_rows, s.unroll) * s.vector * p.read_bytes
+            ),
+            "contiguous_bytes": s.columns_per_cta * p.read_bytes,
+            "rows_per_thread": s.rows_per_thread,
             "passes": 1 + (passes - 1) * s.again_rows / s.rows_per_thread,
-            "barriers": barriers.astype(np.float64),
+            "barriers": barriers,
         }
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
-        sizes = one_setting(self._sizes(columns_of_setting(self.knobs, setting)))
-        return persistent_kernel(self.workload, self.problem, sizes)
+        return persistent_kernel(self.workload, self.problem, self.sizes_of(setting))
 
 
 def _bytes_for_run(problem: ColumnwiseProblem, run: Ints, dtype: DType) -> NDArray[np.float64]:

@@ -68,7 +68,7 @@ Loaded = Mapping[str, Buffer]
 def persistent_kernel(workload: Workload, problem: ColumnwiseProblem, sizes: PersistentSizes[int]) -> Kernel:
     """Return the kernel of one setting, which must be legal (see ``persistent``)."""
     s, w = sizes, FreshNameWriter([b.name for b in (*workload.inputs, *(t.tensor for t in workload.stages))])
-    bounds = [("block", s.ctas // s.cluster_size, HardwareAxis.GRID_X)]
+    bounds = [("block", s.blocks // s.cluster_size, HardwareAxis.GRID_X)]
     if s.cluster_size > 1:
         bounds.append(("rank", s.cluster_size, HardwareAxis.CLUSTER))
     bounds.append(("t", s.threads, HardwareAxis.THREAD))

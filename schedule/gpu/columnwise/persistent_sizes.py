@@ -19,14 +19,14 @@ vector belong to the same group. Then ``helpers`` lanes of a warp combine the ce
 
 from dataclasses import dataclass
 from math import gcd
-from typing import Generic, TypeVar, cast
+from typing import Generic, TypeVar
 
 import numpy as np
 
 from ....core.target import Target
 from ....ir.expr import WARP_LANES
 from ...problems.columnwise import ColumnwiseProblem
-from ...space.columns import Columns, Ints, row_of_record
+from ...space.columns import Columns, Ints
 from ..occupancy import PARTS, GpuLimits, limits_of
 from ..rowwise.sizes import SPARE_SHARED_BYTES, RowStorage
 from .sizes import VECTOR_BYTES, VECTORS
@@ -71,7 +71,7 @@ class PersistentSizes(Generic[N]):
     ``helpers``: lanes that combine the cells of a group.
     ``registers``: registers of a thread, estimated.
     ``shared_bytes``: shared memory of a CTA.
-    ``ctas``: CTAs of the launch.
+    ``blocks``: CTAs of the launch.
     ``resident``: how many CTAs a multiprocessor runs at once.
     ``min_ctas_per_sm``: CTAs for which a multiprocessor must have room, which limits their registers.
     """
@@ -95,7 +95,7 @@ class PersistentSizes(Generic[N]):
     helpers: N
     registers: N
     shared_bytes: N
-    ctas: N
+    blocks: N
     resident: N
     min_ctas_per_sm: N
 
@@ -118,11 +118,6 @@ class PersistentSizes(Generic[N]):
     def cluster_size(self) -> N:
         """CTAs of a cluster."""
         return self.splits - (self.splits - 1) * self.in_grid
-
-    @property
-    def blocks(self) -> N:
-        """Thread blocks of the launch."""
-        return self.ctas
 
 
 def vector_widths(problem: ColumnwiseProblem) -> tuple[int, ...]:
@@ -194,15 +189,10 @@ def persistent_sizes(problem: ColumnwiseProblem, target: Target, c: Columns) -> 
         helpers=helpers,
         registers=registers,
         shared_bytes=shared_bytes,
-        ctas=ctas,
+        blocks=ctas,
         resident=resident,
         min_ctas_per_sm=np.minimum(wanted, -(-ctas // target.threads)),
     )
-
-
-def one_setting(sizes: PersistentSizes[Ints]) -> PersistentSizes[int]:
-    """Return the sizes of the first setting, for the kernel."""
-    return cast("PersistentSizes[int]", row_of_record(sizes, 0))
 
 
 def _most_kept(problem: ColumnwiseProblem, limits: GpuLimits, c: Columns) -> Ints:

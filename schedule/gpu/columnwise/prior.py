@@ -57,7 +57,7 @@ def columnwise_seconds(
     chain = waits * LOAD_LATENCY_SECONDS + ends
     resident = limits.resident_blocks(s.threads, s.registers, s.shared_bytes)
     if problem.elementwise_outputs:
-        of_sm = read * np.minimum(resident, -(-s.ctas // peaks.multiprocessors))
+        of_sm = read * np.minimum(resident, -(-s.blocks // peaks.multiprocessors))
         bytes_of_cta = bytes_of_cta + read * np.minimum(of_sm / CACHED_BYTES, 1.0) ** 3
 
     def wave_seconds(running: Ints) -> NDArray[np.float64]:
@@ -66,8 +66,8 @@ def columnwise_seconds(
         return overlapped_seconds(moving, np.where(s.shifted == 1, busiest, 0.0), chain)
 
     at_once = np.maximum(resident * peaks.multiprocessors, 1)
-    seconds = peaks.launch_seconds + seconds_in_waves(s.ctas, at_once, wave_seconds)
-    exposed = (-(-s.ctas // at_once) - 1) * (LOAD_LATENCY_SECONDS + ends) / np.maximum(resident, 1)
+    seconds = peaks.launch_seconds + seconds_in_waves(s.blocks, at_once, wave_seconds)
+    exposed = (-(-s.blocks // at_once) - 1) * (LOAD_LATENCY_SECONDS + ends) / np.maximum(resident, 1)
     seconds = seconds + np.where(s.shifted == 1, exposed, 0.0)
     return seconds + np.where(s.splits > 1, _combine_seconds(problem, s, limits, peaks), 0.0)
 

@@ -17,14 +17,14 @@ vectors the same columns. A CTA has a vector less of whole columns than its thre
 """
 
 from dataclasses import dataclass
-from typing import Generic, TypeVar, cast
+from typing import Generic, TypeVar
 
 import numpy as np
 
 from ....core.target import Target
 from ....ir.expr import WARP_LANES
 from ...problems.columnwise import ColumnwiseProblem
-from ...space.columns import Columns, Ints, row_of_record
+from ...space.columns import Columns, Ints
 from ..occupancy import limits_of
 
 N = TypeVar("N", int, Ints)
@@ -60,7 +60,7 @@ class ColumnwiseSizes(Generic[N]):
     ``second_threads_y``: threads that share a column in the second launch.
     ``registers``: registers of a thread, estimated.
     ``shared_bytes``: shared memory of a CTA.
-    ``ctas``: CTAs of the first launch.
+    ``blocks``: CTAs of the first launch.
     ``min_ctas_per_sm``: CTAs for which a multiprocessor must have room; 0: any number. Without it the compiler saves
     registers for as many CTAs as it likes, and loads fewer rows at once.
     ``prefetching_ctas``: how many CTAs, the first ones, prefetch their rows to L2 before they wait for the launches
@@ -79,7 +79,7 @@ class ColumnwiseSizes(Generic[N]):
     second_threads_y: N
     registers: N
     shared_bytes: N
-    ctas: N
+    blocks: N
     min_ctas_per_sm: N
     prefetching_ctas: N
 
@@ -145,12 +145,7 @@ def columnwise_sizes(problem: ColumnwiseProblem, target: Target, c: Columns) -> 
         second_threads_y=np.where(splits <= MANY_SPLITS, 8, 32),
         registers=registers,
         shared_bytes=shared_bytes,
-        ctas=ctas,
+        blocks=ctas,
         min_ctas_per_sm=np.minimum(resident, -(-ctas // target.threads)),
         prefetching_ctas=limits.overlapping_ctas(resident, target.threads),
     )
-
-
-def one_setting(sizes: ColumnwiseSizes[Ints]) -> ColumnwiseSizes[int]:
-    """Return the sizes of the first setting, for the kernel."""
-    return cast("ColumnwiseSizes[int]", row_of_record(sizes, 0))

@@ -18,12 +18,12 @@ from ....ir.stmt import Kernel
 from ....te.workload import Workload
 from ...problems.columnwise import ColumnwiseProblem, columnwise_problem
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Ints, columns_of_setting
+from ...space.columns import Bools, Columns, Derived, Ints
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
-from ...tile_sketch import Plan, TileSketch
-from ..occupancy import limits_of
+from ...tile_sketch import TileSketch
 from ..peaks import gpu_peaks
+from ..plan import GpuPlan
 from ..quantities import GPU_QUANTITIES, gpu_columns
 from ..reduction_prior import CLUSTERED_SHARE, LARGEST_CLUSTER
 from .kernel import columnwise_kernel
@@ -39,7 +39,6 @@ from .sizes import (
     aligned_vector,
     columns_of_cta,
     columnwise_sizes,
-    one_setting,
     row_period,
 )
 
@@ -73,7 +72,7 @@ QUANTITIES = (
 
 
 @dataclass(frozen=True)
-class ColumnwisePlan(Plan):
+class ColumnwisePlan(GpuPlan):
     workload: Workload
     target: Target
     problem: ColumnwiseProblem
@@ -82,7 +81,7 @@ class ColumnwisePlan(Plan):
     def knobs(self) -> tuple[Knob, ...]:
         multiprocessors = self.target.threads
         splits = sorted({1, 2, 4, 8, 16, 32, *(max(1, multiprocessors * n // 2) for n in (1, 2, 4))})
-        combine = (SECOND_LAUNCH, CLUSTER) if limits_of(self.target).clusters else (SECOND_LAUNCH,)
+        combine = (SECOND_LAUNCH, CLUSTER) if self.limits.clusters else (SECOND_LAUNCH,)
         if self.problem.elementwise_outputs:  # a CTA has what was reduced of its columns
             splits, combine = [1], (SECOND_LAUNCH,)
         return (
@@ -112,7 +111,7 @@ class ColumnwisePlan(Plan):
         shifted = [] if p.elementwise_outputs else [v for v in reversed(wide) if p.columns[-1] % v]
         return (aligned, *shifted)
 
-    def _sizes(self, columns: Columns) -> ColumnwiseSizes[Ints]:
+    def sizes(self, columns: Columns) -> ColumnwiseSizes[Ints]:
         return columnwise_sizes(self.problem, self.target, columns)
 
     @property
@@ -149,7 +148,7 @@ class ColumnwisePlan(Plan):
             Constraint(
                 "registers and shared memory of a multiprocessor have room for a CTA",
                 ("vector_width", "threads_x", "threads_y", "unroll"),
-                lambda c: self._resident(self._sizes(c)) >= 1,
+                lambda c: self._resident(self.sizes(c)) >= 1,
             ),
         )
 
@@ -170,21 +169,21 @@ class ColumnwisePlan(Plan):
         return shared | c.flags("combine", SECOND_LAUNCH)
 
     def _resident(self, s: ColumnwiseSizes[Ints]) -> Ints:
-        return limits_of(self.target).resident_blocks(s.threads, s.registers, s.shared_bytes)
+        return self.limits.resident_blocks(s.threads, s.registers, s.shared_bytes)
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
         """Small problems have no splits and one row in flight, or what large ones have: enough CTAs, each with enough
         in flight, and no more splits than that takes."""
-        s, p, multiprocessors = self._sizes(columns), self.problem, self.target.threads
+        s, p, multiprocessors = self.sizes(columns), self.problem, self.target.threads
         narrow, wide = s.threads_x < NARROW_THREADS, s.threads_x * s.vector
         resident = self._resident(s)
-        small = s.ctas // s.splits * p.reduced_count * wide < SMALL_ELEMENTS
+        small = s.blocks // s.splits * p.reduced_count * wide < SMALL_ELEMENTS
         plain = (s.splits == 1) & (s.unroll == 1) & (s.threads <= 256)
-        busy = (s.splits * s.rows_per_step <= p.reduced_count) & (s.ctas >= FEWEST_CTAS)
+        busy = (s.splits * s.rows_per_step <= p.reduced_count) & (s.blocks >= FEWEST_CTAS)
         busy &= (s.threads >= 256) & (s.unroll > 1)
-        in_flight = np.minimum(resident, -(-s.ctas // multiprocessors)) * s.threads * s.unroll
+        in_flight = np.minimum(resident, -(-s.blocks // multiprocessors)) * s.threads * s.unroll
         busy &= in_flight >= VECTORS_IN_FLIGHT
-        few_splits = (s.splits == 1) | (s.ctas <= MOST_CTAS_PER_SM * multiprocessors)
+        few_splits = (s.splits == 1) | (s.blocks <= MOST_CTAS_PER_SM * multiprocessors)
         good: Bools = np.where(small, plain | busy, busy & few_splits)
         good &= (s.threads >= 128) & (s.shared_bytes <= MOST_SHARED_BYTES)
         vector_bytes = s.vector * p.read_bytes
@@ -196,37 +195,25 @@ class ColumnwisePlan(Plan):
         good &= wide * element_bytes >= np.where(narrow, least // 2, least)
         good &= (s.in_cluster == 0) | (s.striped == 0) | narrow
         good &= narrow == (s.threads_y > 64)
-        good &= ~narrow | ((s.in_cluster == 1) & (np.abs(s.ctas / multiprocessors - 1.5) < 0.6))
-        good &= ~narrow | (s.ctas <= CLUSTERED_SHARE * multiprocessors * resident)
+        good &= ~narrow | ((s.in_cluster == 1) & (np.abs(s.blocks / multiprocessors - 1.5) < 0.6))
+        good &= ~narrow | (s.blocks <= CLUSTERED_SHARE * multiprocessors * resident)
         return good
 
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
-        return columnwise_seconds(
-            self.problem, self._sizes(columns), limits_of(self.target), gpu_peaks(self.target, peaks)
-        )
+        return columnwise_seconds(self.problem, self.sizes(columns), self.limits, gpu_peaks(self.target, peaks))
 
-    def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
-        s, p = self._sizes(columns), self.problem
-        common = gpu_columns(
-            limits_of(self.target),
-            self.target.threads,
-            blocks=s.ctas,
-            threads=s.threads,
-            registers=s.registers,
-            shared=s.shared_bytes,
-            wanted=s.unroll * s.vector * p.read_bytes,
-        )
+    def derive(self, columns: Columns) -> Derived:
+        s, p = self.sizes(columns), self.problem
         return {
-            **common,
-            "contiguous_bytes": (s.columns_per_cta * p.read_bytes).astype(np.float64),
+            **gpu_columns(self.target, s, wanted=s.unroll * s.vector * p.read_bytes),
+            "contiguous_bytes": s.columns_per_cta * p.read_bytes,
             "rows_per_thread": p.reduced_count / (s.splits * s.threads_y),
-            "partials": s.splits.astype(np.float64),
-            "partial_bytes": partial_bytes(p, s).astype(np.float64),
+            "partials": s.splits,
+            "partial_bytes": partial_bytes(p, s),
         }
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
-        sizes = one_setting(self._sizes(columns_of_setting(self.knobs, setting)))
-        return columnwise_kernel(self.workload, self.problem, sizes)
+        return columnwise_kernel(self.workload, self.problem, self.sizes_of(setting))
 
 
 def _plan(workload: Workload, target: Target) -> ColumnwisePlan | None:

@@ -29,7 +29,7 @@ from ...problems.gemm import Gemm, Operand, skinny_gemm_of
 from ...problems.image_window import ImageWindow
 from ...problems.implicit_gemm import implicit_gemm_of
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Ints
+from ...space.columns import Bools, Columns, Derived, Ints
 from ...space.constraint import Constraint
 from ...space.knob import Knob
 from ...space.pruning import best_by_prior
@@ -244,7 +244,7 @@ class ConvPlans(Plan):
             seconds[rows] = plan.prior_seconds(columns.kept(rows), peaks)
         return seconds
 
-    def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
+    def derive(self, columns: Columns) -> Derived:
         found = {q.name: np.zeros(len(columns)) for q in QUANTITIES}
         for plan in self.plans:
             rows = plan.has(columns)

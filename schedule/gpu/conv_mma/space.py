@@ -24,14 +24,15 @@ from ....te.workload import Workload
 from ...problems.gemm import Gemm, gemm_of
 from ...problems.implicit_gemm import implicit_gemm_of
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, columns_of_setting, derived_once, row_of_record
+from ...space.columns import Bools, Columns, Derived, derived_once
 from ...space.constraint import Constraint
 from ...space.enumerate import all_settings
 from ...space.knob import Knob
 from ...space.pruning import best_by_prior
-from ...tile_sketch import Plan, TileSketch
+from ...tile_sketch import TileSketch
 from ..block_constraints import block_constraints
 from ..occupancy import limits_of
+from ..plan import GpuPlan
 from ..quantities import GPU_QUANTITIES, WINDOW_QUANTITIES, gpu_columns
 from .kernel import conv_mma_kernel
 from .prior import conv_mma_seconds
@@ -62,7 +63,7 @@ NEAR, MOST_SETTINGS = 1.5, 400
 
 
 @dataclass(frozen=True)
-class ConvMmaPlan(Plan):
+class ConvMmaPlan(GpuPlan):
     """The settings of a convolution on a target. ``gemm``: the workload as a product."""
 
     workload: Workload
@@ -120,7 +121,7 @@ class ConvMmaPlan(Plan):
                 names,
                 lambda c: (c.ints("persistent") == 0) | (self.sizes(c).rounds > 1),
             ),
-            *block_constraints(names, self.sizes, limits_of(self.target).shared_bytes_per_block),
+            *block_constraints(names, self.sizes, self.limits.shared_bytes_per_block),
         )
 
     @property
@@ -135,26 +136,17 @@ class ConvMmaPlan(Plan):
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
         return conv_mma_seconds(self.workload, self.gemm, self.target, self.sizes(columns), peaks)
 
-    def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
+    def derive(self, columns: Columns) -> Derived:
         sizes = self.sizes(columns)
         outputs = sizes.tile_h * sizes.tile_w
-        common = gpu_columns(
-            limits_of(self.target),
-            self.target.threads,
-            blocks=sizes.blocks,
-            threads=sizes.threads,
-            registers=sizes.registers,
-            shared=sizes.shared_bytes,
-            wanted=sizes.stages * sizes.stage_bytes // sizes.threads,
-        )
         return {
-            **common,
-            "outputs": (outputs / sizes.threads).astype(np.float64),
-            "loads_per_output": (sizes.box_pixels * self.channels / outputs).astype(np.float64),
+            **gpu_columns(self.target, sizes, wanted=sizes.stages * sizes.stage_bytes // sizes.threads),
+            "outputs": outputs / sizes.threads,
+            "loads_per_output": sizes.box_pixels * self.channels / outputs,
         }
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
-        sizes = row_of_record(self.sizes(columns_of_setting(self.knobs, setting)), 0)
+        sizes = self.sizes_of(setting)
         assert self.gemm.window is not None
         sides = (sizes.tile_h, sizes.tile_w)[-len(self.gemm.window.positions) :]
         patch = (*(1 for _ in self.gemm.window.positions[: -len(sides)]), 1, *sides)

@@ -14,12 +14,13 @@ from ....ir.stmt import Kernel
 from ....te.workload import Workload
 from ...problems.depthwise import CHUNK_CHANNELS, Depthwise, depthwise_of
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, columns_of_setting, derived_once, row_of_record
+from ...space.columns import Bools, Columns, Derived, derived_once
 from ...space.constraint import Constraint
 from ...space.knob import Knob
-from ...tile_sketch import Plan, TileSketch
+from ...tile_sketch import TileSketch
 from ..block_constraints import block_constraints
 from ..occupancy import limits_of
+from ..plan import GpuPlan
 from ..quantities import GPU_QUANTITIES, WINDOW_QUANTITIES, gpu_columns
 from .kernel import depthwise_kernel
 from .prior import depthwise_seconds
@@ -36,7 +37,7 @@ NEAR = 1.5
 
 
 @dataclass(frozen=True)
-class DepthwisePlan(Plan):
+class DepthwisePlan(GpuPlan):
     """The settings of a depthwise convolution on a target."""
 
     problem: Depthwise
@@ -77,7 +78,7 @@ class DepthwisePlan(Plan):
                 names,
                 lambda c: (c.ints("persistent") == 0) | (self.sizes(c).rounds > 1),
             ),
-            *block_constraints(names, self.sizes, limits_of(self.target).shared_bytes_per_block),
+            *block_constraints(names, self.sizes, self.limits.shared_bytes_per_block),
         )
 
     def _pixels_lie_apart(self, columns: Columns) -> Bools:
@@ -93,32 +94,20 @@ class DepthwisePlan(Plan):
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
         return depthwise_seconds(self.problem, self.target, self.sizes(columns), peaks)
 
-    def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
-        sizes, size = self.sizes(columns), self.problem.pixels.dtype.bytes
+    def derive(self, columns: Columns) -> Derived:
+        sizes = self.sizes(columns)
         outputs = sizes.strips * sizes.tile_w * sizes.tile_h
-        common = gpu_columns(
-            limits_of(self.target),
-            self.target.threads,
-            blocks=sizes.blocks,
-            threads=sizes.threads,
-            registers=sizes.registers,
-            shared=sizes.shared_bytes,
-            wanted=sizes.stages
-            * sizes.stage_rows
-            * sizes.strips
-            * sizes.row_room
-            * sizes.vector_width
-            * size
-            // WARP_LANES,
+        stage_bytes = (
+            sizes.stage_rows * sizes.strips * sizes.row_room * sizes.vector_width * self.problem.pixels.dtype.bytes
         )
         return {
-            **common,
-            "outputs": (outputs / WARP_LANES).astype(np.float64),
+            **gpu_columns(self.target, sizes, wanted=sizes.stages * stage_bytes // WARP_LANES),
+            "outputs": outputs / WARP_LANES,
             "loads_per_output": sizes.strips * sizes.row_room * sizes.needed_rows / outputs,
         }
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
-        return depthwise_kernel(self.problem, row_of_record(self.sizes(columns_of_setting(self.knobs, setting)), 0))
+        return depthwise_kernel(self.problem, self.sizes_of(setting))
 
 
 def _plan(workload: Workload, target: Target) -> DepthwisePlan | None:

@@ -101,7 +101,7 @@ def _promotion(rule: _Rule, gemm: Gemm) -> tuple[Constraint, ...]:
                 "besides accumulators, the registers of a consumer thread hold products of scales, twice what is more "
                 f"than {FEW_SCALE_PRODUCTS} of 2 x atoms_m for each gcd(mma_n, {SCALED_K}) columns",
                 f"{TILE} {THREADS}",
-                lambda s: s.registers_beside(spare) + scale_registers(s) <= s.thread_registers,
+                lambda s: s.registers_beside(spare) + scale_registers(s) <= s.registers,
             ),
             rule(
                 f"with stream_k and scales a thread has at most {STREAM_K_SCALED_ACCUMULATORS} accumulators "
@@ -236,7 +236,7 @@ def _resources(rule: _Rule, gemm: Gemm, target: Target) -> tuple[Constraint, ...
             f"the registers of a consumer thread hold atoms_m x mma_n / 2 accumulators{sums} and about {spare} more, "
             f"of which {sources} are for an epilogue with stages",
             f"{TILE} {THREADS} epilogue_stages",
-            lambda s: s.registers_beside(spare - np.where(s.epilogue_stages == 0, sources, 0)) <= s.thread_registers,
+            lambda s: s.registers_beside(spare - np.where(s.epilogue_stages == 0, sources, 0)) <= s.registers,
         ),
         rule(
             "two stages fit into shared memory, or one if a CTA fills no more",

@@ -71,7 +71,7 @@ def unit_cycles(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> UnitCycl
     a, b = rows / sizes.cluster_n, columns / sizes.cluster_m * block_k * element * loaded
     share = _multiplied_share(gemm, sizes)
     of_a, of_b = _readers(gemm, sizes)
-    busy = sizes.ctas / (sizes.active_ctas_per_sm * peaks.multiprocessors)
+    busy = sizes.blocks / (sizes.active_ctas_per_sm * peaks.multiprocessors)
     distinct = (a / of_a**COALESCED + b / of_b**COALESCED) * busy
     shared = SHARED_REQUESTS if gemm.window is None else 0.0
     arriving = a / of_a**shared + b / of_b**shared

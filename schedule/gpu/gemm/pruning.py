@@ -81,7 +81,7 @@ class GemmPruning:
         alone, elements = s.ctas_per_sm == 1, s.tile_m * s.mma_n
         least = self.least_stages if halo_taps(gemm) == 1 else 2
         usual = s.stages >= np.minimum(least, s.stage_fills)
-        usual &= s.registers_beside(spare_registers(gemm)) <= s.thread_registers
+        usual &= s.registers_beside(spare_registers(gemm)) <= s.registers
         usual &= s.tiles_per_cluster <= self.most_cluster_tiles
         # a cluster gains nothing from sharing the operands of a single iteration
         usual &= (s.tiles_per_cluster == 1) | (s.tile_iterations * s.k_iters > 1)

@@ -103,7 +103,7 @@ class GemmSizes(Generic[N]):
     ``block_sum_registers``: how many of these hold block sums, which the epilogue does not need (``promotion``).
     ``launch_registers``: how many registers a thread has at most when the CTA starts.
     ``consumer_registers``: how many ``setmaxnreg`` gives a consumer thread; 0 where registers stay as they are.
-    ``thread_registers``: how many a consumer thread has in the end.
+    ``registers``: how many a consumer thread has in the end.
     ``tensor_columns``: how many columns of tensor memory a CTA allocates for accumulators; 0 where they lie in
     registers. In registers there is then what the epilogue loads at once.
     ``scale_columns``: how many columns it allocates for scales of blocks.
@@ -145,7 +145,7 @@ class GemmSizes(Generic[N]):
     block_sum_registers: N
     launch_registers: N
     consumer_registers: N
-    thread_registers: N
+    registers: N
     tensor_columns: N
     scale_columns: N
 
@@ -159,7 +159,7 @@ class GemmSizes(Generic[N]):
         return self.cluster_m * self.cluster_n * self.split_k
 
     @property
-    def ctas(self) -> N:
+    def blocks(self) -> N:
         return self.clusters * self.cluster_size
 
     def registers_beside(self, spare: int | Ints) -> Ints:
@@ -303,7 +303,7 @@ def _registers(gemm: Gemm, target: Target, s: _Sizes) -> _Sizes:
         "block_sum_registers": block_sums * s["mma_n"] // 2,
         "launch_registers": launch_registers,
         "consumer_registers": np.where(has_producers, most, 0),
-        "thread_registers": np.where(has_producers, most, launch_registers),
+        "registers": np.where(has_producers, most, launch_registers),
         "tensor_columns": tensor_columns,
         "scale_columns": scale_columns,
     }

@@ -25,12 +25,12 @@ from ...loop_nest.nest import KERNEL_NAME
 from ...problems.gemm import Gemm, Operand, gemm_of, skinny_gemm_of, with_dynamic_rows
 from ...problems.grouped_gemm import grouped_gemm_of
 from ...sketch import NO_PEAKS, Peaks
-from ...space.columns import Bools, Columns, Ints, columns_of_setting, row_of_record
+from ...space.columns import Bools, Columns, Derived, Ints, columns_of_setting, row_of_record
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
-from ...tile_sketch import Plan, TileSketch
-from ..occupancy import limits_of
+from ...tile_sketch import TileSketch
 from ..peaks import gpu_peaks
+from ..plan import GpuPlan
 from ..quantities import GPU_QUANTITIES, gpu_columns
 from ..tma_view import in_slices
 from .constraints import gemm_constraints
@@ -58,7 +58,7 @@ QUANTITIES = (
 
 
 @dataclass(frozen=True)
-class GemmPlan(Plan):
+class GemmPlan(GpuPlan):
     """One product on one target."""
 
     gemm: Gemm
@@ -96,26 +96,14 @@ class GemmPlan(Plan):
         prior = self.prior_seconds(columns, peaks)
         return PRUNING.promising(self.gemm, self.sizes(columns), prior, self.target.threads)
 
-    def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
+    def derive(self, columns: Columns) -> Derived:
         s = self.sizes(columns)
-        common = gpu_columns(
-            limits_of(self.target),
-            self.target.threads,
-            blocks=s.ctas,
-            threads=s.threads,
-            registers=s.thread_registers,
-            shared=s.shared_bytes,
-            wanted=s.stage_bytes * np.maximum(s.stages - 1, 1) // s.threads,
-        )
-        counts = {
+        work, iterations = unit_cycles(self.gemm, s, gpu_peaks(self.target, NO_PEAKS)), tiles_per_sm(s) * s.k_iters
+        return {
+            **gpu_columns(self.target, s, wanted=s.stage_bytes * np.maximum(s.stages - 1, 1) // s.threads),
             "tiles": s.cluster_tiles * s.tiles_per_cluster,
             "stages": s.stages,
             "accumulator_registers": s.accumulator_registers,
-        }
-        work, iterations = unit_cycles(self.gemm, s, gpu_peaks(self.target, NO_PEAKS)), tiles_per_sm(s) * s.k_iters
-        return {
-            **common,
-            **{name: n.astype(np.float64) for name, n in counts.items()},
             "wave_efficiency": wave_efficiency(self.gemm, s, self.target.threads),
             "mma_cycles": iterations * work.mma,
             "shared_cycles": iterations * work.shared,

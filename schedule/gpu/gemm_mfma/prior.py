@@ -26,7 +26,7 @@ def prior_seconds(gemm: Gemm, s: GemmMfmaSizes[Ints], limits: GpuLimits, peaks: 
     assert gemm.a.load is not None
     element = gemm.a.load.dtype.bytes
     room = np.maximum(limits.resident_blocks(s.threads, s.registers, s.shared_bytes), 1)
-    blocks = -(-s.tiles // peaks.multiprocessors)
+    blocks = -(-s.blocks // peaks.multiprocessors)
     at_once = np.minimum(room, blocks)
     # matrix units take 32-bit operands at a quarter of the rate
     mma = 2 * s.tile_m * s.tile_n * s.block_k / peaks.warp_tensor_flops_per_cycle * (4 if element == 4 else 1)

@@ -39,7 +39,7 @@ class GemmMfmaSizes(Generic[N]):
 
     The first fields are the knobs; the others follow from them.
 
-    ``tile_m``, ``tile_n``, ``tiles``: how large the tile of a block is, and how many tiles there are.
+    ``tile_m``, ``tile_n``, ``blocks``: how large the tile of a block is, and how many blocks there are.
     ``threads``: how many threads a block has.
     ``k_iters``: how many iterations the main loop has, each of ``block_k`` places of ``k``.
     ``stage_bytes``, ``shared_bytes``: how much shared memory the operands of an iteration take, and how much a block.
@@ -53,7 +53,7 @@ class GemmMfmaSizes(Generic[N]):
     block_k: N
     tile_m: N
     tile_n: N
-    tiles: N
+    blocks: N
     threads: N
     k_iters: N
     stage_bytes: N
@@ -72,7 +72,7 @@ def gemm_mfma_sizes(gemm: Gemm, columns: Columns) -> GemmMfmaSizes[Ints]:
         **k,
         tile_m=tile_m,
         tile_n=tile_n,
-        tiles=-(-gemm.m.extent // tile_m) * -(-gemm.n.extent // tile_n) * prod(a.extent for a in gemm.batch),
+        blocks=-(-gemm.m.extent // tile_m) * -(-gemm.n.extent // tile_n) * prod(a.extent for a in gemm.batch),
         threads=WAVEFRONT_LANES * k["waves_m"] * k["waves_n"],
         k_iters=-(-gemm.k.extent // k["block_k"]),
         stage_bytes=stage_bytes,

@@ -7,7 +7,6 @@ pointwise functions of the accumulator.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,12 +18,12 @@ from ....te.workload import Workload
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.gemm import Gemm, gemm_of
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Ints, columns_of_setting, row_of_record
+from ...space.columns import Bools, Columns, Derived, Ints
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
-from ...tile_sketch import Plan, TileSketch
-from ..occupancy import limits_of
+from ...tile_sketch import TileSketch
 from ..peaks import gpu_peaks
+from ..plan import GpuPlan
 from ..quantities import GPU_QUANTITIES, gpu_columns
 from .mainloop import can_use_mfma, lower_gemm_mfma
 from .prior import prior_seconds
@@ -41,7 +40,7 @@ QUANTITIES = (
 
 
 @dataclass(frozen=True)
-class GemmMfmaPlan(Plan):
+class GemmMfmaPlan(GpuPlan):
     """One product on one target."""
 
     gemm: Gemm
@@ -55,7 +54,7 @@ class GemmMfmaPlan(Plan):
     def constraints(self) -> tuple[Constraint, ...]:
         def fits(columns: Columns) -> Bools:
             s = self.sizes(columns)
-            fitting: Bools = limits_of(self.target).resident_blocks(s.threads, s.registers, s.shared_bytes) >= 1
+            fitting: Bools = self.limits.resident_blocks(s.threads, s.registers, s.shared_bytes) >= 1
             return fitting
 
         meaning = "a compute unit has registers and shared memory for a block"
@@ -65,7 +64,7 @@ class GemmMfmaPlan(Plan):
         return gemm_mfma_sizes(self.gemm, columns)
 
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
-        return prior_seconds(self.gemm, self.sizes(columns), limits_of(self.target), gpu_peaks(self.target, peaks))
+        return prior_seconds(self.gemm, self.sizes(columns), self.limits, gpu_peaks(self.target, peaks))
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
         """A tile that is half empty gains nothing, nor does an iteration beyond the end of ``k``."""
@@ -74,23 +73,17 @@ class GemmMfmaPlan(Plan):
         result: Bools = fitting & (s.block_k < gemm.k.extent + ATOM)
         return result
 
-    def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
+    def derive(self, columns: Columns) -> Derived:
         s = self.sizes(columns)
-        common = gpu_columns(
-            limits_of(self.target),
-            self.target.threads,
-            blocks=s.tiles,
-            threads=s.threads,
-            registers=s.registers,
-            shared=s.shared_bytes,
-            wanted=s.stage_bytes // s.threads,
-        )
         per_byte = s.tile_m * s.tile_n * s.block_k / s.stage_bytes
-        return {**common, "k_iters": s.k_iters.astype(np.float64), "products_per_byte": per_byte}
+        return {
+            **gpu_columns(self.target, s, wanted=s.stage_bytes // s.threads),
+            "k_iters": s.k_iters,
+            "products_per_byte": per_byte,
+        }
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
-        sizes = cast(GemmMfmaSizes[int], row_of_record(self.sizes(columns_of_setting(self.knobs, setting)), 0))
-        return lower_gemm_mfma(self.gemm, KERNEL_NAME, sizes)
+        return lower_gemm_mfma(self.gemm, KERNEL_NAME, self.sizes_of(setting))
 
 
 def _plan(workload: Workload, target: Target) -> GemmMfmaPlan | None:

@@ -40,7 +40,7 @@ class GemmMmaPruning:
         """Return which settings are worth a measurement, bool[n], given all that are legal. ``prior``: their
         seconds."""
         room = limits_of(target).resident_blocks(s.threads, s.registers, s.shared_bytes)
-        wanted = np.minimum(-(-s.tiles * s.split_k // target.threads), self.most_ctas_per_sm)
+        wanted = np.minimum(-(-s.blocks // target.threads), self.most_ctas_per_sm)
         usual = s.ctas_per_sm == np.minimum(room, wanted)
         usual &= s.stages >= np.minimum(self.least_stages, s.k_iters)
         usual &= (s.threads <= WARP_LANES * self.most_warps) & (s.copies <= self.most_copies)
@@ -51,6 +51,6 @@ class GemmMmaPruning:
         if uneven_operands(gemm):
             usual &= (s.repacked == 0) | (min(widths.repacked) == copy_elements(gemm))
         # split-K pays where it keeps multiprocessors busy that would have no tile
-        alone = (s.tiles * s.split_k <= target.threads * s.ctas_per_sm) & (s.k_iters >= 2)
+        alone = (s.blocks <= target.threads * s.ctas_per_sm) & (s.k_iters >= 2)
         usual &= (s.split_k == 1) | alone
         return best_by_prior(prior, usual, self.most_settings)

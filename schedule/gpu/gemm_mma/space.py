@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,14 +22,15 @@ from ....te.workload import Workload
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.gemm import Gemm, gemm_of, skinny_gemm_of
 from ...sketch import NO_PEAKS, Peaks
-from ...space.columns import Bools, Columns, Ints, columns_of_setting, row_of_record
+from ...space.columns import Bools, Columns, Derived, Ints
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
-from ...tile_sketch import Plan, TileSketch
+from ...tile_sketch import TileSketch
 from ..gemm.mainloop import can_use_wgmma
 from ..gemm.repack import uneven_operands
 from ..multistage_quantities import multistage_columns, multistage_quantities
 from ..peaks import gpu_peaks
+from ..plan import GpuPlan
 from ..reduction_prior import SECTOR_BYTES
 from ..skinny.mma_mainloop import can_lower_skinny_mma
 from .constraints import gemm_mma_constraints
@@ -58,7 +58,7 @@ MMA_CYCLES = Quantity("mma_cycles", "cycles", "how long a multiprocessor's tenso
 
 
 @dataclass(frozen=True)
-class GemmMmaPlan(Plan):
+class GemmMmaPlan(GpuPlan):
     """One product on one target."""
 
     gemm: Gemm
@@ -86,17 +86,13 @@ class GemmMmaPlan(Plan):
         prior = self.prior_seconds(columns, peaks)
         return PRUNING.promising(self.gemm, self.target, self._widths, self.sizes(columns), prior)
 
-    def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
+    def derive(self, columns: Columns) -> Derived:
         s = self.sizes(columns)
         work = unit_cycles(self.gemm, s, gpu_peaks(self.target, NO_PEAKS))
         return multistage_columns(self.gemm, self.target, s, work, MMA_CYCLES)
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
         return lower_gemm_mma(self.gemm, KERNEL_NAME, self.sizes_of(setting))
-
-    def sizes_of(self, setting: Mapping[str, KnobValue]) -> GemmMmaSizes[int]:
-        """Return the sizes of one setting (knob -> value)."""
-        return cast(GemmMmaSizes[int], row_of_record(self.sizes(columns_of_setting(self.knobs, setting)), 0))
 
 
 def _plan(workload: Workload, target: Target) -> GemmMmaPlan | None:

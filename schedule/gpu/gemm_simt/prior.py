@@ -92,7 +92,7 @@ def unit_cycles(gemm: Gemm, widths: CopyWidths, sizes: GemmSimtSizes[Ints], peak
 def ctas_of_sm(sizes: GemmSimtSizes[Ints], multiprocessors: int) -> Ints:
     """Return how many CTAs a multiprocessor runs in all, of those that run most."""
     usable = np.where(sizes.split_k > 2, int(CLUSTERED * multiprocessors), multiprocessors)
-    ctas: Ints = -(-sizes.tiles * sizes.split_k // usable)
+    ctas: Ints = -(-sizes.blocks // usable)
     return ctas
 
 
@@ -143,5 +143,5 @@ def promising(gemm: Gemm, target: Target, s: GemmSimtSizes[Ints], prior: Floats,
     usual &= (s.tile_n < 2 * gemm.n.extent) | (s.tile_n <= 32)
     usual &= (s.block_k <= 16) | (s.k_iters * s.split_k * s.block_k < gemm.k.extent + 16)
     # split-K pays where it keeps multiprocessors busy that would have no tile
-    usual &= (s.split_k == 1) | ((s.tiles * s.split_k <= target.threads * s.ctas_per_sm) & (s.k_iters >= 2))
+    usual &= (s.split_k == 1) | ((s.blocks <= target.threads * s.ctas_per_sm) & (s.k_iters >= 2))
     return best_by_prior(prior, usual, MOST_SETTINGS)

@@ -9,7 +9,6 @@ with few rows, splitting a matrix takes longer than multiplying it.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,15 +21,16 @@ from ....te.workload import Workload
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.gemm import Gemm, gemm_of
 from ...sketch import NO_PEAKS, Peaks
-from ...space.columns import Bools, Columns, Ints, columns_of_setting, row_of_record
+from ...space.columns import Bools, Columns, Derived, Ints
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
-from ...tile_sketch import Plan, TileSketch
+from ...tile_sketch import TileSketch
 from ..gemm.mainloop import can_use_wgmma
 from ..gemm.mma_atom import pair_count
 from ..gemm_mma.sizes import CopyWidths
 from ..multistage_quantities import multistage_columns, multistage_quantities
 from ..peaks import gpu_peaks
+from ..plan import GpuPlan
 from .constraints import gemm_simt_constraints
 from .mainloop import can_use_simt, lower_gemm_simt
 from .prior import prior_seconds, promising, unit_cycles
@@ -44,7 +44,7 @@ FMA_CYCLES = Quantity("fma_cycles", "cycles", "how long a multiprocessor issues 
 
 
 @dataclass(frozen=True)
-class GemmSimtPlan(Plan):
+class GemmSimtPlan(GpuPlan):
     """One product on one target."""
 
     gemm: Gemm
@@ -72,17 +72,13 @@ class GemmSimtPlan(Plan):
         prior = self.prior_seconds(columns, peaks)
         return promising(self.gemm, self.target, self.sizes(columns), prior, gpu_peaks(self.target, peaks))
 
-    def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
+    def derive(self, columns: Columns) -> Derived:
         s = self.sizes(columns)
         work = unit_cycles(self.gemm, self._widths, s, gpu_peaks(self.target, NO_PEAKS))
         return multistage_columns(self.gemm, self.target, s, work, FMA_CYCLES)
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
         return lower_gemm_simt(self.gemm, KERNEL_NAME, self.sizes_of(setting))
-
-    def sizes_of(self, setting: Mapping[str, KnobValue]) -> GemmSimtSizes[int]:
-        """Return the sizes of one setting (knob -> value)."""
-        return cast(GemmSimtSizes[int], row_of_record(self.sizes(columns_of_setting(self.knobs, setting)), 0))
 
 
 def _plan(workload: Workload, target: Target) -> GemmSimtPlan | None:

@@ -5,8 +5,7 @@ functions of the accumulator.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import cast
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,12 +18,12 @@ from ....te.workload import Workload
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.gemm import Gemm, Operand, skinny_gemm_of
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Ints, columns_of_setting, row_of_record
+from ...space.columns import Bools, Columns, Derived, Ints
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
-from ...tile_sketch import Plan, TileSketch
-from ..occupancy import limits_of
+from ...tile_sketch import TileSketch
 from ..peaks import gpu_peaks
+from ..plan import GpuPlan
 from ..quantities import GPU_QUANTITIES, gpu_columns
 from ..skinny.mma_mainloop import can_lower_skinny_mma
 from ..skinny.prior import LATENCY_SECONDS, WeightStream, weight_stream_seconds
@@ -77,7 +76,7 @@ QUANTITIES = (
 
 
 @dataclass(frozen=True)
-class GemvPlan(Plan):
+class GemvPlan(GpuPlan):
     """One product with very few rows on one target."""
 
     product: Gemm
@@ -119,7 +118,7 @@ class GemvPlan(Plan):
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
-        p, limits = self.product, limits_of(self.target)
+        p, limits = self.product, self.limits
         own = self.knobs[0].name
 
         def threads(columns: Columns) -> Bools:
@@ -232,23 +231,18 @@ class GemvPlan(Plan):
         )
         return weight_stream_seconds(p, ceilings, stream)
 
-    def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
+    def derive(self, columns: Columns) -> Derived:
         size = self.sizes(columns)
-        common = gpu_columns(
-            limits_of(self.target),
-            self.target.threads,
-            blocks=size.blocks,
-            threads=size.threads,
-            registers=np.minimum(size.registers, 255),
-            shared=size.shared_bytes,
-            wanted=b_vector_bytes(self.product) * size.loads,
-        )
-        own = {"thread_loads": size.loads, "steps": size.steps, "partial_accumulators": size.warps_k}
-        return {**common, **{name: column.astype(np.float64) for name, column in own.items()}}
+        within = replace(size, registers=np.minimum(size.registers, 255))
+        return {
+            **gpu_columns(self.target, within, wanted=b_vector_bytes(self.product) * size.loads),
+            "thread_loads": size.loads,
+            "steps": size.steps,
+            "partial_accumulators": size.warps_k,
+        }
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
-        sizes = row_of_record(self.sizes(columns_of_setting(self.knobs, setting)), 0)
-        return lower_gemv(self.product, KERNEL_NAME, cast("GemvSizes[int]", sizes))
+        return lower_gemv(self.product, KERNEL_NAME, self.sizes_of(setting))
 
 
 def _element_bytes(operand: Operand) -> int:

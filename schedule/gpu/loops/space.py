@@ -19,7 +19,7 @@ from ....te.cost import minimum_bytes, stage_flops
 from ....te.workload import Stage, Workload
 from ...loop_nest.nest import KERNEL_NAME
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Ints, columns_of_setting, row_of_record
+from ...space.columns import Bools, Columns, Derived, Ints, columns_of_setting, row_of_record
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
 from ...tile.load_analysis import flat_offset
@@ -224,7 +224,7 @@ class GpuLoopsPlan(Plan):
             operations=TILE_ARITHMETIC * cost.cycles * ceilings.float32_flops_per_cycle * points,
         )
 
-    def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
+    def derive(self, columns: Columns) -> Derived:
         width = self.main.stage.tensor.dtype.bytes
         if self.axes is None:
             point = self.point_sizes(columns)
@@ -247,7 +247,7 @@ class GpuLoopsPlan(Plan):
             "bytes_in_flight": flight,
             "reuse": reuse,
         }
-        return {name: np.asarray(column, dtype=np.float64) for name, column in found.items()}
+        return found
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
         w = Writer()

@@ -7,9 +7,8 @@ softmax).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,13 +20,13 @@ from ....te.workload import Workload
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.mlp import Mlp, mlp_of
 from ...sketch import NO_PEAKS, Peaks
-from ...space.columns import Bools, Columns, Ints, columns_of_setting, row_of_record
+from ...space.columns import Bools, Columns, Derived, Ints
 from ...space.constraint import Constraint
 from ...space.enumerate import all_settings
 from ...space.knob import Knob, Quantity
-from ...tile_sketch import Plan, TileSketch
-from ..occupancy import limits_of
+from ...tile_sketch import TileSketch
 from ..peaks import gpu_peaks
+from ..plan import GpuPlan
 from ..quantities import GPU_QUANTITIES, gpu_columns
 from ..skinny.mma_tiles import ATOM_M, ATOM_N
 from .kernel import can_lower_mlp, lower_mlp
@@ -51,7 +50,7 @@ QUANTITIES = (
 
 
 @dataclass(frozen=True)
-class MlpPlan(Plan):
+class MlpPlan(GpuPlan):
     """One chain of layers on one target."""
 
     mlp: Mlp
@@ -59,7 +58,7 @@ class MlpPlan(Plan):
 
     @property
     def knobs(self) -> tuple[Knob, ...]:
-        clusters = (1, 2, 4, 8) if limits_of(self.target).clusters and len(self.mlp.layers) == 1 else (1,)
+        clusters = (1, 2, 4, 8) if self.limits.clusters and len(self.mlp.layers) == 1 else (1,)
         return (
             Knob("atoms_m", (1, 2, 4), "how many times 16 rows a block has"),
             Knob("warps_n", (8, 4, 16, 2), "how many warps of a block divide the columns among them"),
@@ -77,7 +76,7 @@ class MlpPlan(Plan):
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
-        p, limits = self.mlp, limits_of(self.target)
+        p, limits = self.mlp, self.limits
 
         def whole_tiles(columns: Columns) -> Bools:
             divides: Bools = np.all([layer.k.extent % columns.ints("tile_k") == 0 for layer in p.layers[1:]], axis=0)
@@ -122,7 +121,7 @@ class MlpPlan(Plan):
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
         p, size = self.mlp, self.sizes(columns)
         shortest = min(layer.k.extent for layer in p.layers)
-        short_copies_pay = len(p.layers) > 1 or shortest % LEAST_COPIED > 0 or not limits_of(self.target).clusters
+        short_copies_pay = len(p.layers) > 1 or shortest % LEAST_COPIED > 0 or not self.limits.clusters
         copied = short_copies_pay | (size.tile_k >= LEAST_COPIED)
         # nothing is gained by warps without columns, by rows or elements of k that there are none of, or by room on
         # a multiprocessor that no block takes
@@ -143,23 +142,19 @@ class MlpPlan(Plan):
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
         return mlp_seconds(self.mlp, gpu_peaks(self.target, peaks), self.sizes(columns))
 
-    def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
+    def derive(self, columns: Columns) -> Derived:
         size = self.sizes(columns)
-        common = gpu_columns(
-            limits_of(self.target),
-            self.target.threads,
-            blocks=size.blocks,
-            threads=size.threads,
-            registers=np.minimum(size.registers, 255),
-            shared=size.shared_bytes,
-            wanted=size.stage_bytes * np.maximum(size.stages, 1) // size.threads,
-        )
-        own = {name: getattr(size, name) for name in ("k_tiles", "stages", "accumulators", "b_bytes")}
-        return {**common, **{name: column.astype(np.float64) for name, column in own.items()}}
+        within = replace(size, registers=np.minimum(size.registers, 255))
+        return {
+            **gpu_columns(self.target, within, wanted=size.stage_bytes * np.maximum(size.stages, 1) // size.threads),
+            "k_tiles": size.k_tiles,
+            "stages": size.stages,
+            "accumulators": size.accumulators,
+            "b_bytes": size.b_bytes,
+        }
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
-        sizes = row_of_record(self.sizes(columns_of_setting(self.knobs, setting)), 0)
-        return lower_mlp(self.mlp, KERNEL_NAME, cast("MlpSizes[int]", sizes))
+        return lower_mlp(self.mlp, KERNEL_NAME, self.sizes_of(setting))
 
 
 def _plan(workload: Workload, target: Target) -> MlpPlan | None:

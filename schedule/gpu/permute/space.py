@@ -16,13 +16,14 @@ from ....te.cost import flops, minimum_bytes
 from ....te.workload import Axis, Workload
 from ...problems.permute import Permute, permute_of
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Ints, columns_of_setting, row_of_record
+from ...space.columns import Bools, Columns, Derived, Ints
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
-from ...tile_sketch import Plan, TileSketch
+from ...tile_sketch import TileSketch
 from ..memory_prior import MemoryTraffic, memory_bound_seconds
-from ..occupancy import MOST_BLOCKS, limits_of
+from ..occupancy import MOST_BLOCKS
 from ..peaks import gpu_peaks
+from ..plan import GpuPlan
 from ..quantities import GPU_QUANTITIES, gpu_columns
 from .kernel import CHUNK_BYTES, LINE_BYTES, PermuteOptions, PermuteSizes, permute_kernel
 from .tile_rows import BANK_WORD_BYTES, bank_conflicts, input_rows, shared_elements, tile_rows
@@ -78,7 +79,7 @@ QUANTITIES = (
 
 
 @dataclass(frozen=True)
-class PermutePlan(Plan):
+class PermutePlan(GpuPlan):
     """The settings of a permuting copy on a target."""
 
     problem: Permute
@@ -143,7 +144,7 @@ class PermutePlan(Plan):
     @property
     def _copy_bytes(self) -> tuple[int, ...]:
         """The widest access and less, where rows of the input have no vectors of that size."""
-        if not limits_of(self.target).async_copies:
+        if not self.limits.async_copies:
             return ()
         vector = _widest_vector(CHUNK_BYTES, self.problem.input_axes) * self._narrowest_bytes
         return tuple(b for b in COPY_BYTES if b > vector and b >= self._element_bytes) if vector < CHUNK_BYTES else ()
@@ -195,7 +196,7 @@ class PermutePlan(Plan):
         return max(1, BANK_WORD_BYTES // self._element_bytes)
 
     def sizes(self, columns: Columns) -> PermuteSizes:
-        problem, limits = self.problem, limits_of(self.target)
+        problem, limits = self.problem, self.limits
         tile_in, tile_out, threads = (columns.ints(k) for k in ("tile_in", "tile_out", "threads"))
         load_width, store_width, pack = self._widths(columns.ints("vector_width"))
         alignment = columns.ints("store_alignment") // self._output_bytes
@@ -250,7 +251,7 @@ class PermutePlan(Plan):
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
-        limits = limits_of(self.target)
+        limits = self.limits
         return (
             Constraint(
                 "the tile of tile_in by tile_out elements fits in the shared memory of a block",
@@ -300,7 +301,7 @@ class PermutePlan(Plan):
         )
 
     def _tile_fits_in_registers(self, columns: Columns) -> Bools:
-        threads, limits = columns.ints("threads"), limits_of(self.target)
+        threads, limits = columns.ints("threads"), self.limits
         available = np.minimum(limits.registers_per_thread, limits.registers_per_multiprocessor // threads)
         rows = columns.ints("tile_out") + columns.ints("store_alignment") // self._output_bytes
         elements = columns.ints("tile_in") * rows // threads  # of one input at a time
@@ -440,22 +441,13 @@ class PermutePlan(Plan):
             total += np.where((sizes.copy_bytes > 0) | (sizes.alignment > 0), conflicts, 1 / sizes.pack)
         return total
 
-    def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
+    def derive(self, columns: Columns) -> Derived:
         sizes = self.sizes(columns)
-        common = gpu_columns(
-            limits_of(self.target),
-            self.target.threads,
-            blocks=sizes.blocks,
-            threads=sizes.threads,
-            registers=sizes.registers,
-            shared=sizes.shared_bytes,
-            wanted=sizes.thread_bytes,
-        )
         return {
-            **common,
-            "tile_in_bytes": (sizes.tile_in * self._element_bytes).astype(np.float64),
-            "tile_out_bytes": (sizes.tile_out * self._output_bytes).astype(np.float64),
-            "thread_bytes": sizes.thread_bytes.astype(np.float64),
+            **gpu_columns(self.target, sizes, wanted=sizes.thread_bytes),
+            "tile_in_bytes": sizes.tile_in * self._element_bytes,
+            "tile_out_bytes": sizes.tile_out * self._output_bytes,
+            "thread_bytes": sizes.thread_bytes,
         }
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
@@ -463,11 +455,9 @@ class PermutePlan(Plan):
             swizzled=setting["layout"] == "swizzle",
             along_input=setting["raster_order"] == "along_input",
             evict_first=setting["evict_first"] == 1,
-            prefetch=limits_of(self.target).clusters,  # from Hopper on, where clusters are, a prefetch pays
+            prefetch=self.limits.clusters,  # from Hopper on, where clusters are, a prefetch pays
         )
-        return permute_kernel(
-            self.problem, row_of_record(self.sizes(columns_of_setting(self.knobs, setting, self.defaults)), 0), options
-        )
+        return permute_kernel(self.problem, self.sizes_of(setting), options)
 
 
 def _widest_vector(most: int, axes: Sequence[Axis]) -> int:

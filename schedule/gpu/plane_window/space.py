@@ -23,14 +23,14 @@ from ...problems.plane_window import (
     toeplitz_atom,
 )
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Ints, columns_of_setting, derived_once, row_of_record
+from ...space.columns import Bools, Columns, Derived, Ints, derived_once
 from ...space.constraint import Constraint
 from ...space.knob import Knob
-from ...tile_sketch import Plan, TileSketch
+from ...tile_sketch import TileSketch
 from ..block_constraints import block_constraints
 from ..memory_prior import MemoryTraffic, memory_bound_seconds
-from ..occupancy import limits_of
 from ..peaks import gpu_peaks
+from ..plan import GpuPlan
 from ..quantities import GPU_QUANTITIES, WINDOW_QUANTITIES, gpu_columns
 from .kernel import VECTOR_BYTES, PlaneWindowSizes, accumulator_dtype, aligned_vectors, store_width
 from .multiply_add import MultiplyAddWriter
@@ -74,7 +74,7 @@ QUANTITIES = (*GPU_QUANTITIES, *WINDOW_QUANTITIES)
 
 
 @dataclass(frozen=True)
-class PlaneWindowPlan(Plan):
+class PlaneWindowPlan(GpuPlan):
     """The settings of a reduction over windows with weights on a target."""
 
     problem: PlaneWindow
@@ -180,7 +180,7 @@ class PlaneWindowPlan(Plan):
             blocks=tiles_w * -(-self._planes * tiles_h // row_tiles),
             shared_bytes=shared_bytes,
             registers=registers,
-            resident=limits_of(self.target).resident_blocks(threads, registers, shared_bytes),
+            resident=self.limits.resident_blocks(threads, registers, shared_bytes),
         )
 
     def _aligned_vectors(self, tile_columns: Ints, mma: Ints) -> tuple[Ints, Ints]:
@@ -343,25 +343,16 @@ class PlaneWindowPlan(Plan):
         instructions = WARP_INSTRUCTIONS + MMA_INSTRUCTIONS * products + 8 * fragments + 5 * stores + accesses
         return instructions, accesses, lines * sizes.near * STRIPS // WARP_LANES
 
-    def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
+    def derive(self, columns: Columns) -> Derived:
         sizes = self.sizes(columns)
-        common = gpu_columns(
-            limits_of(self.target),
-            self.target.threads,
-            blocks=sizes.blocks,
-            threads=sizes.threads,
-            registers=sizes.registers,
-            shared=sizes.shared_bytes,
-            wanted=sizes.loads * sizes.load_width * self._input_bytes,
-        )
         return {
-            **common,
-            "outputs": _outputs(sizes).astype(np.float64),
+            **gpu_columns(self.target, sizes, wanted=sizes.loads * sizes.load_width * self._input_bytes),
+            "outputs": _outputs(sizes),
             "loads_per_output": sizes.rows * sizes.pitch / (sizes.tile_rows * sizes.tile_columns),
         }
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
-        sizes = row_of_record(self.sizes(columns_of_setting(self.knobs, setting, self.defaults)), 0)
+        sizes = self.sizes_of(setting)
         return (ToeplitzWriter if sizes.mma else MultiplyAddWriter)(self.problem, sizes).kernel()
 
 

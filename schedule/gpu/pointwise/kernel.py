@@ -57,11 +57,12 @@ class PointwiseSizes:
     """What a setting of the knobs implies; columns for a space, plain ints for one setting.
 
     ``vector_width``, ``unroll`` and ``threads`` are the knobs. ``row_parts``: the parts of a row that warps take, 0
-    where rows do not matter. ``vectors``: all vectors of an output. ``tiles``: tiles
-    of ``unroll * threads`` vectors, the last one perhaps not full. ``blocks``: thread blocks. ``loaded_bytes``: bytes
-    that a thread loads before it computes. ``accesses``: how often threads access memory. ``registers``: estimated
-    registers of a thread. ``resident``: how many blocks a multiprocessor runs at once, by that estimate.
-    ``prefetching_ctas``: how many blocks of the launch may run while the launch before it ends; only those prefetch.
+    where rows do not matter. ``vectors``: all vectors of an output. ``tiles``: tiles of ``unroll * threads`` vectors,
+    the last one perhaps not full. ``blocks``: thread blocks. ``loaded_bytes``: bytes that a thread loads before it
+    computes. ``accesses``: how often threads access memory. ``registers``: estimated registers of a thread.
+    ``shared_bytes``: shared memory of a block, 0. ``resident``: how many blocks a multiprocessor runs at once, by that
+    estimate. ``prefetching_ctas``: how many blocks of the launch may run while the launch before it ends; only those
+    prefetch.
     """
 
     vector_width: Size
@@ -74,6 +75,7 @@ class PointwiseSizes:
     loaded_bytes: Size
     accesses: Size
     registers: Size
+    shared_bytes: Size
     resident: Size
     prefetching_ctas: Size
 

@@ -17,16 +17,17 @@ from ....te.cost import flops, minimum_bytes
 from ....te.workload import Workload
 from ...problems.pointwise import Pointwise, pointwise_of
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, columns_of_setting, row_of_record
+from ...space.columns import Bools, Columns, Derived
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
 from ...tile.load_analysis import flat_offset
 from ...tile.masked_loads import MaskedLoad
 from ...tile.pieces import lanes_of_piece
-from ...tile_sketch import Plan, TileSketch
+from ...tile_sketch import TileSketch
 from ..memory_prior import TILE_SECONDS, MemoryTraffic, memory_bound_seconds
-from ..occupancy import MOST_BLOCKS, limits_of
+from ..occupancy import MOST_BLOCKS
 from ..peaks import gpu_peaks
+from ..plan import GpuPlan
 from ..quantities import GPU_QUANTITIES, gpu_columns
 from .kernel import PointwiseSizes, is_own_element, pointwise_kernel, runs_of_vector
 
@@ -72,7 +73,7 @@ QUANTITIES = (
 
 
 @dataclass(frozen=True)
-class PointwisePlan(Plan):
+class PointwisePlan(GpuPlan):
     """The settings of a pointwise problem on a target."""
 
     problem: Pointwise
@@ -152,7 +153,7 @@ class PointwisePlan(Plan):
         )
 
     def sizes(self, columns: Columns) -> PointwiseSizes:
-        problem, limits, multiprocessors = self.problem, limits_of(self.target), self.target.threads
+        problem, limits, multiprocessors = self.problem, self.limits, self.target.threads
         width, unroll, threads = (columns.ints(k) for k in ("vector_width", "unroll", "threads"))
         vectors = problem.elements // width
         along_row, row = columns.flags("unroll_along", ROW), max(problem.row, 1)
@@ -177,6 +178,7 @@ class PointwisePlan(Plan):
             loaded_bytes=vector_bytes * unroll,
             accesses=vectors * (accesses + scalar_loads + len(problem.stages)),
             registers=registers,
+            shared_bytes=np.zeros_like(threads),
             resident=resident,
             prefetching_ctas=limits.overlapping_ctas(resident, multiprocessors),
         )
@@ -211,7 +213,7 @@ class PointwisePlan(Plan):
         )
 
     def _loads_fit(self, columns: Columns) -> Bools:
-        sizes, limits = self.sizes(columns), limits_of(self.target)
+        sizes, limits = self.sizes(columns), self.limits
         available = np.minimum(limits.registers_per_thread, limits.registers_per_multiprocessor // sizes.threads)
         fit: Bools = sizes.loaded_bytes // 4 <= MOST_LOADED * available
         return fit
@@ -265,27 +267,18 @@ class PointwisePlan(Plan):
         result: NDArray[np.float64] = np.where(in_runs & (sizes.unroll > 1), UNROLLED_RUNS, 1.0) * seconds
         return result
 
-    def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
+    def derive(self, columns: Columns) -> Derived:
         sizes = self.sizes(columns)
         widest = max(s.tensor.dtype.bytes for s in self.problem.stages)
-        common = gpu_columns(
-            limits_of(self.target),
-            self.target.threads,
-            blocks=sizes.blocks,
-            threads=sizes.threads,
-            registers=sizes.registers,
-            shared=np.zeros_like(sizes.blocks),
-            wanted=sizes.loaded_bytes,
-        )
         return {
-            **common,
-            "vector_bytes": np.minimum(sizes.vector_width * widest, MAX_VECTOR_BYTES).astype(np.float64),
-            "elements_per_thread": (sizes.vector_width * sizes.unroll).astype(np.float64),
-            "tiles_per_block": -(-sizes.tiles // sizes.blocks).astype(np.float64),
+            **gpu_columns(self.target, sizes, wanted=sizes.loaded_bytes),
+            "vector_bytes": np.minimum(sizes.vector_width * widest, MAX_VECTOR_BYTES),
+            "elements_per_thread": sizes.vector_width * sizes.unroll,
+            "tiles_per_block": -(-sizes.tiles // sizes.blocks),
         }
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
-        sizes = row_of_record(self.sizes(columns_of_setting(self.knobs, setting)), 0)
+        sizes = self.sizes_of(setting)
         return pointwise_kernel(self.problem, sizes, evict_first=setting["evict_first"] == 1)
 
 

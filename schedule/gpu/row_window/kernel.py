@@ -60,6 +60,11 @@ class RowWindowSizes:
     registers: Size
     resident: Size
 
+    @property
+    def threads(self) -> Size:
+        """Threads of a block."""
+        return self.threads_per_row * self.rows_per_cta
+
 
 def accumulator_dtype(problem: RowWindow) -> DType:
     """Return the dtype in which windows are reduced."""
@@ -94,7 +99,7 @@ class _RowWindowKernelWriter:
         problem, w, s = self.problem, self.w, self.sizes
         bounds = [
             (self.names.fresh("block"), s.blocks, HardwareAxis.GRID_X),
-            (self.names.fresh("thread"), s.threads_per_row * s.rows_per_cta, HardwareAxis.THREAD),
+            (self.names.fresh("thread"), s.threads, HardwareAxis.THREAD),
         ]
         with w.launch(KERNEL_NAME, bounds, min_blocks=s.resident) as (block, thread):
             x, y = thread % s.threads_per_row, thread // s.threads_per_row

@@ -16,14 +16,14 @@ from ....te.cost import flops, minimum_bytes
 from ....te.workload import Workload
 from ...problems.row_window import RowWindow, row_window_of
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, columns_of_setting, row_of_record
+from ...space.columns import Bools, Columns, Derived
 from ...space.constraint import Constraint
 from ...space.knob import Knob
-from ...tile_sketch import Plan, TileSketch
+from ...tile_sketch import TileSketch
 from ..block_constraints import block_constraints
 from ..memory_prior import TILE_SECONDS, MemoryTraffic, memory_bound_seconds
-from ..occupancy import limits_of
 from ..peaks import gpu_peaks
+from ..plan import GpuPlan
 from ..quantities import GPU_QUANTITIES, WINDOW_QUANTITIES, gpu_columns
 from .kernel import RowWindowSizes, accumulator_dtype, row_window_kernel, steps_of_row
 
@@ -43,7 +43,7 @@ QUANTITIES = (*GPU_QUANTITIES, *WINDOW_QUANTITIES)
 
 
 @dataclass(frozen=True)
-class RowWindowPlan(Plan):
+class RowWindowPlan(GpuPlan):
     """The settings of a reduction over windows along rows on a target."""
 
     problem: RowWindow
@@ -90,7 +90,7 @@ class RowWindowPlan(Plan):
             blocks=tiles * -(-self._rows // rows),
             shared_bytes=shared_bytes,
             registers=registers,
-            resident=limits_of(self.target).resident_blocks(threads_per_row * rows, registers, shared_bytes),
+            resident=self.limits.resident_blocks(threads_per_row * rows, registers, shared_bytes),
         )
 
     @property
@@ -112,7 +112,7 @@ class RowWindowPlan(Plan):
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
         sizes = self.sizes(columns)
-        threads, room = sizes.threads_per_row * sizes.rows_per_cta, sizes.tiles * sizes.threads_per_row * sizes.tile_w
+        threads, room = sizes.threads, sizes.tiles * sizes.threads_per_row * sizes.tile_w
         usual = (threads <= 512) & ((threads >= 128) | (sizes.blocks <= self.target.threads))
         promising: Bools = usual & (room <= WASTE * np.min(room, where=usual, initial=np.iinfo(np.int64).max))
         return promising
@@ -121,7 +121,7 @@ class RowWindowPlan(Plan):
         """Windows are reduced for all outputs that threads have room for. Lanes that read from one bank of shared
         memory do so one after the other."""
         sizes, problem, workload = self.sizes(columns), self.problem, self.problem.workload
-        threads = sizes.blocks * sizes.threads_per_row * sizes.rows_per_cta
+        threads = sizes.blocks * sizes.threads
         each, outputs = len(problem.sliding_loads), len(problem.outputs)
         bank_conflicts = np.gcd(sizes.tile_w * problem.width.stride, WARP_LANES)
         inputs = (sizes.loads + bank_conflicts * sizes.near) * self._input_bytes
@@ -144,25 +144,16 @@ class RowWindowPlan(Plan):
         begins: NDArray[np.float64] = TILE_SECONDS * sizes.blocks / self.target.threads
         return begins + memory_bound_seconds(gpu_peaks(self.target, peaks), traffic)
 
-    def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
+    def derive(self, columns: Columns) -> Derived:
         sizes = self.sizes(columns)
-        common = gpu_columns(
-            limits_of(self.target),
-            self.target.threads,
-            blocks=sizes.blocks,
-            threads=sizes.threads_per_row * sizes.rows_per_cta,
-            registers=sizes.registers,
-            shared=sizes.shared_bytes,
-            wanted=sizes.loads * self._input_bytes,
-        )
         return {
-            **common,
+            **gpu_columns(self.target, sizes, wanted=sizes.loads * self._input_bytes),
             "outputs": np.asarray(sizes.tile_w, np.float64),
             "loads_per_output": sizes.positions / (sizes.threads_per_row * sizes.tile_w),
         }
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
-        return row_window_kernel(self.problem, row_of_record(self.sizes(columns_of_setting(self.knobs, setting)), 0))
+        return row_window_kernel(self.problem, self.sizes_of(setting))
 
 
 def _plan(workload: Workload, target: Target) -> RowWindowPlan | None:

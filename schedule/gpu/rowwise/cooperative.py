@@ -21,13 +21,14 @@ from ....ir.stmt import Kernel
 from ....te.workload import Workload
 from ...problems.rowwise import RowwiseProblem, rowwise_problem
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Ints, columns_of_setting, row_of_record
+from ...space.columns import Bools, Columns, Derived, Ints
 from ...space.constraint import Constraint
 from ...space.enumerate import all_settings
 from ...space.knob import Knob
-from ...tile_sketch import Plan, TileSketch
+from ...tile_sketch import TileSketch
 from ..occupancy import limits_of
 from ..peaks import gpu_peaks
+from ..plan import GpuPlan
 from ..quantities import gpu_columns
 from ..reduction_prior import LOAD_LATENCY_SECONDS, overlapped_seconds
 from .cooperative_kernel import CooperativeSizes, cooperative_kernel, exchanged
@@ -65,7 +66,7 @@ CTA of 1024 threads, nothing for one of 4x1048576 in float32, where registers ha
 
 
 @dataclass(frozen=True)
-class CooperativePlan(Plan):
+class CooperativePlan(GpuPlan):
     workload: Workload
     target: Target
     problem: RowwiseProblem
@@ -83,7 +84,7 @@ class CooperativePlan(Plan):
             Knob("row_storage", tuple(s.text for s in storages), "where a row stays until it is written"),
         )
 
-    def _sizes(self, c: Columns) -> CooperativeSizes[Ints]:
+    def sizes(self, c: Columns) -> CooperativeSizes[Ints]:
         return cooperative_sizes(self.problem, self.target, c)
 
     @property
@@ -124,13 +125,13 @@ class CooperativePlan(Plan):
         return distinct
 
     def _has_work(self, c: Columns) -> Bools:
-        s = self._sizes(c)
+        s = self.sizes(c)
         works: Bools = (s.vectors > (s.cluster_size - 1) * s.vectors_per_cta) & (s.cluster_size > 1)
         return works & (s.edge_columns <= s.threads_per_row)
 
     def _fits(self, c: Columns) -> Bools:
-        s = self._sizes(c)
-        resident = limits_of(self.target).resident_blocks(s.threads, s.registers, s.shared_bytes)
+        s = self.sizes(c)
+        resident = self.limits.resident_blocks(s.threads, s.registers, s.shared_bytes)
         fits: Bools = resident >= c.ints("ctas_per_sm")
         held = np.where(s.reloads == 1, s.vectors_per_thread * 2, s.vectors_per_thread * s.own_rows)
         fits &= held <= MOST_VECTORS
@@ -139,7 +140,7 @@ class CooperativePlan(Plan):
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
         """768 to 1024 threads on a multiprocessor, most of whose vectors exist."""
-        s = self._sizes(columns)
+        s = self.sizes(columns)
         taken = s.vectors_per_thread * s.threads_per_row * s.cluster_size
         sm_threads = s.threads * s.min_ctas_per_sm
         good: Bools = (taken <= MOST_WASTE * s.vectors) & (sm_threads >= 768) & (sm_threads <= 1024)
@@ -148,9 +149,9 @@ class CooperativePlan(Plan):
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
         """Parts come one after the other, and are reduced meanwhile, but for the last one. Then all CTAs meet. Stores
         hide the arithmetic of outputs."""
-        s, p, measured = self._sizes(columns), self.problem, gpu_peaks(self.target, peaks)
-        per_sm = -(-s.ctas // measured.multiprocessors)
-        busy = np.minimum(s.ctas, measured.multiprocessors)
+        s, p, measured = self.sizes(columns), self.problem, gpu_peaks(self.target, peaks)
+        per_sm = -(-s.blocks // measured.multiprocessors)
+        busy = np.minimum(s.blocks, measured.multiprocessors)
         elements = p.row_count * p.column_count * segment_share(p)
         read, written = elements * p.read_bytes, elements * p.written_bytes
         loads = np.full(len(columns), read / measured.memory_bytes_per_second)
@@ -167,29 +168,19 @@ class CooperativePlan(Plan):
         seconds += measured.launch_seconds + LOAD_LATENCY_SECONDS + GRID_BARRIER_SECONDS
         return seconds
 
-    def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
-        s, p = self._sizes(columns), self.problem
+    def derive(self, columns: Columns) -> Derived:
+        s, p = self.sizes(columns), self.problem
         held = np.where(s.reloads == 1, 2, s.own_rows) * s.vectors_per_thread
-        common = gpu_columns(
-            limits_of(self.target),
-            self.target.threads,
-            blocks=s.ctas,
-            threads=s.threads,
-            registers=s.registers,
-            shared=s.shared_bytes,
-            wanted=held * s.vector * p.read_bytes,
-        )
         return {
-            **common,
+            **gpu_columns(self.target, s, wanted=held * s.vector * p.read_bytes),
             **shares_of_rows(p, s),
-            "row_iterations": s.own_rows.astype(np.float64),
+            "row_iterations": s.own_rows,
             "barriers": np.full(len(columns), 4.0),
-            "passes": (1 + s.reloads).astype(np.float64),
+            "passes": 1 + s.reloads,
         }
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
-        sizes = row_of_record(self._sizes(columns_of_setting(self.knobs, setting)), 0)
-        return cooperative_kernel(self.workload, self.problem, sizes)  # type: ignore[arg-type]
+        return cooperative_kernel(self.workload, self.problem, self.sizes_of(setting))
 
 
 def cooperative_sizes(problem: RowwiseProblem, target: Target, c: Columns) -> CooperativeSizes[Ints]:
@@ -227,7 +218,7 @@ def cooperative_sizes(problem: RowwiseProblem, target: Target, c: Columns) -> Co
         preloaded_vectors=0 * own,
         registers=SPARE_REGISTERS + converting + words * held + partition.vector + broadcast,
         shared_bytes=scratch + buffered * vector_bytes,
-        ctas=groups * partition.cluster_size,
+        blocks=groups * partition.cluster_size,
         min_ctas_per_sm=per_sm,
         prefetching_ctas=0 * own,
         prefetch_distance=0 * own,

@@ -59,7 +59,7 @@ def launch_rows(
     prefix = "" if called == KERNEL_NAME else f"{called}_"
     passes = RowPasses(ThreadVectors(workload, problem, sizes, prefix))
     w, name, s = passes.w, passes.name, sizes
-    grid, count = s.ctas // s.cluster_size, None
+    grid, count = s.blocks // s.cluster_size, None
     if problem.dynamic is not None and s.storage == RowStorage.CIRCULAR_BUFFER:
         count = minimum(problem.row_end, index(grid))
     elif problem.dynamic is not None:

@@ -74,7 +74,7 @@ def rowwise_seconds(
     usable = np.where(wide, int(CLUSTERED_SHARE * peaks.multiprocessors), peaks.multiprocessors)
     clusters = clusters_at_once(resident * peaks.multiprocessors, s.cluster_size)
     clusters = np.where(wide, resident * usable // LARGEST_CLUSTER, clusters)
-    clusters = np.where(circular, np.minimum(clusters, s.ctas // s.cluster_size), clusters)
+    clusters = np.where(circular, np.minimum(clusters, s.blocks // s.cluster_size), clusters)
 
     row_groups = -(-problem.row_count // s.rows_per_cta)
     at_once = np.minimum(clusters, row_groups)
@@ -114,7 +114,7 @@ def rowwise_seconds(
     first = EXPOSED_FIRST / (ahead * ctas_per_sm(at_once))
     first = np.where(wide & (ctas_per_sm(at_once) < 2), 0.0, first)  # they expose all of it already
     fill = fill + exposes * first * overlapping(at_once)[1]
-    started = BLOCK_CYCLES * np.where(circular, np.minimum(s.ctas, resident * peaks.multiprocessors), s.ctas)
+    started = BLOCK_CYCLES * np.where(circular, np.minimum(s.blocks, resident * peaks.multiprocessors), s.blocks)
     body = np.maximum(fill + seconds_in_waves(row_groups, clusters, wave_seconds), started / peaks.clock_hz)
     held = (s.cluster_size == 1) & (s.storage != RowStorage.GLOBAL)
     seconds: NDArray[np.float64] = peaks.launch_seconds + body * np.where(held, 1.0, SHARED_ROW)

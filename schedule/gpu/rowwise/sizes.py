@@ -13,14 +13,14 @@ edge columns (``e``); the first threads of the row take one each.
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Generic, TypeVar, cast
+from typing import Generic, TypeVar
 
 import numpy as np
 
 from ....core.target import Target
 from ....ir.expr import WARP_LANES
 from ...problems.rowwise import RowwiseProblem
-from ...space.columns import Columns, Ints, row_of_record
+from ...space.columns import Columns, Ints
 from ..occupancy import GpuLimits, limits_of
 
 N = TypeVar("N", int, Ints)
@@ -113,7 +113,7 @@ class RowwiseSizes(RowPartition[N]):
     reduces the row. With a circular buffer it does so once, before all rows.
     ``registers``: registers of a thread, estimated.
     ``shared_bytes``: shared memory of a CTA.
-    ``ctas``: CTAs of the launch.
+    ``blocks``: CTAs of the launch.
     ``min_ctas_per_sm``: CTAs for which a multiprocessor must have room, which limits their registers; 0: any number.
     ``prefetching_ctas``: how many CTAs, the first ones, prefetch their rows to L2 before they wait for the launches
     before; 0: none.
@@ -128,7 +128,7 @@ class RowwiseSizes(RowPartition[N]):
     preloaded_vectors: N
     registers: N
     shared_bytes: N
-    ctas: N
+    blocks: N
     min_ctas_per_sm: N
     prefetching_ctas: N
     prefetch_distance: N
@@ -170,17 +170,12 @@ def rowwise_sizes(problem: RowwiseProblem, target: Target, c: Columns) -> Rowwis
         preloaded_vectors=preloaded,
         registers=registers,
         shared_bytes=shared_bytes,
-        ctas=_ctas(problem, target, partition, storage, ctas_per_sm),
+        blocks=_ctas(problem, target, partition, storage, ctas_per_sm),
         min_ctas_per_sm=np.where(np.isin(storage, IN_SHARED_MEMORY), ctas_per_sm, least),
         prefetching_ctas=first,
         prefetch_distance=distance,
         joined_moments=c.ints("joined_moments"),
     )
-
-
-def one_setting(sizes: RowwiseSizes[Ints]) -> RowwiseSizes[int]:
-    """Return the sizes of the first setting, for the kernel."""
-    return cast("RowwiseSizes[int]", row_of_record(sizes, 0))
 
 
 def register_vectors(partition: RowPartition[Ints], storage: Ints, buffered: Ints) -> tuple[Ints, Ints]:

@@ -19,12 +19,12 @@ from ....ir.stmt import Kernel
 from ....te.workload import Workload
 from ...problems.rowwise import RowwiseProblem, has_row_axis, rowwise_problem
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Ints, columns_of_setting
+from ...space.columns import Bools, Columns, Derived, Ints, columns_of_setting
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
-from ...tile_sketch import Plan, TileSketch
-from ..occupancy import limits_of
+from ...tile_sketch import TileSketch
 from ..peaks import gpu_peaks
+from ..plan import GpuPlan
 from ..quantities import GPU_QUANTITIES, gpu_columns
 from ..reduction_prior import LARGEST_CLUSTER
 from .kernel import rowwise_kernel
@@ -36,7 +36,6 @@ from .sizes import (
     UNROLL,
     RowStorage,
     RowwiseSizes,
-    one_setting,
     rowwise_sizes,
 )
 
@@ -76,7 +75,7 @@ us with four vectors a thread and all weights loaded ahead, and 2.9 us with eigh
 
 
 @dataclass(frozen=True)
-class RowwisePlan(Plan):
+class RowwisePlan(GpuPlan):
     workload: Workload
     target: Target
     problem: RowwiseProblem
@@ -85,7 +84,7 @@ class RowwisePlan(Plan):
     def knobs(self) -> tuple[Knob, ...]:
         longest = max(1, self.problem.column_count // min(vector_widths(self.problem)))
         threads = tuple(n for n in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024) if n < 2 * longest)
-        limits = limits_of(self.target)
+        limits = self.limits
         most_rows = limits.lanes if self.problem.column_count > SHORT_ROW else 256
         storages = tuple(RowStorage) if limits.async_copies else (RowStorage.REGISTERS, RowStorage.GLOBAL)
         clusters: tuple[int, ...] = (1,)
@@ -123,7 +122,7 @@ class RowwisePlan(Plan):
             ),
         )
 
-    def _sizes(self, columns: Columns) -> RowwiseSizes[Ints]:
+    def sizes(self, columns: Columns) -> RowwiseSizes[Ints]:
         return rowwise_sizes(self.problem, self.target, columns)
 
     @property
@@ -141,7 +140,7 @@ class RowwisePlan(Plan):
             Constraint(
                 "threads_per_row is at least the number of columns that are in no whole vector",
                 ("vector_width", "threads_per_row"),
-                lambda c: self._sizes(c).edge_columns <= c.ints("threads_per_row"),
+                lambda c: self.sizes(c).edge_columns <= c.ints("threads_per_row"),
             ),
             Constraint(
                 "with a cluster_size above 1, threads_per_row is at least a warp",
@@ -222,7 +221,7 @@ class RowwisePlan(Plan):
         )
 
     def _whole_warps(self, c: Columns) -> Bools:
-        limits = limits_of(self.target)
+        limits = self.limits
         threads = c.ints("threads_per_row") * c.ints("rows_per_cta")
         whole: Bools = (threads % limits.lanes == 0) & (threads <= limits.threads_per_block)
         return whole
@@ -231,9 +230,9 @@ class RowwisePlan(Plan):
         """A circular buffer's operands are loaded once for all rows, whose first vectors must be at the same column.
         Where every pass reads the row again, a thread takes ``UNROLL`` vectors at a time, whose slots do not say which
         preloaded ones belong to them."""
-        s, p = self._sizes(c), self.problem
+        s, p = self.sizes(c), self.problem
         follow_rows = any(has_row_axis(i) for load in p.output_broadcasts for i in load.indices)
-        apart = s.ctas // s.cluster_size * s.columns  # elements from a row of a CTA to its next one
+        apart = s.blocks // s.cluster_size * s.columns  # elements from a row of a CTA to its next one
         in_memory_order = not p.joined_extent and not p.order
         same_column = (s.edge_columns == 0) | ((apart % s.vector == 0) & in_memory_order)
         valid: Bools = same_column & (not follow_rows)
@@ -243,7 +242,7 @@ class RowwisePlan(Plan):
         return valid
 
     def _preload_is_distinct(self, c: Columns) -> Bools:
-        vectors, share = self._sizes(c).vectors_per_thread, c.ints("broadcast_preload")
+        vectors, share = self.sizes(c).vectors_per_thread, c.ints("broadcast_preload")
         preloaded = vectors // np.maximum(share, 1)
         distinct: Bools = preloaded > 0
         for smaller in (1, 3):
@@ -252,13 +251,13 @@ class RowwisePlan(Plan):
         return distinct
 
     def _moments_are_even(self, c: Columns) -> Bools:
-        s = self._sizes(c)
+        s = self.sizes(c)
         taken = s.vectors_per_thread * s.threads_per_row * s.cluster_size
         even: Bools = (s.joined_moments == 0) | ((s.edge_columns == 0) & (taken == s.vectors))
         return even
 
     def _takes_few_vectors(self, c: Columns) -> Bools:
-        s = self._sizes(c)
+        s = self.sizes(c)
         single_warp = (s.threads_per_row <= WARP_LANES) & (s.cluster_size == 1)
         both = s.storage == RowStorage.REGISTERS_AND_SHARED
         most = np.where(single_warp, MOST_VECTORS // 2, np.where(both, 2 * MOST_VECTORS, MOST_VECTORS))
@@ -266,36 +265,36 @@ class RowwisePlan(Plan):
         return few | _stored(c, RowStorage.GLOBAL)
 
     def _buffer_has_room(self, c: Columns) -> Bools:
-        s = self._sizes(c)
+        s = self.sizes(c)
         both, circular = s.storage == RowStorage.REGISTERS_AND_SHARED, s.storage == RowStorage.CIRCULAR_BUFFER
         has_room: Bools = s.buffered_vectors >= np.where(circular, s.vectors_per_thread, np.where(both, 1, 0))
         return has_room
 
     def _depth_is_distinct(self, c: Columns) -> Bools:
-        s = self._sizes(c)
+        s = self.sizes(c)
         row, buffered = s.vectors_per_thread, s.buffered_vectors
         distinct: Bools = ~c.flags("prefetch_depth", HALF_ROW) | (buffered == row + row // 2)
         distinct &= ~c.flags("prefetch_depth", TWO_ROWS) | (buffered > 2 * row)
         return distinct
 
     def _fits(self, c: Columns) -> Bools:
-        s = self._sizes(c)
-        resident = limits_of(self.target).resident_blocks(s.threads, s.registers, s.shared_bytes)
+        s = self.sizes(c)
+        resident = self.limits.resident_blocks(s.threads, s.registers, s.shared_bytes)
         fits: Bools = resident >= c.ints("ctas_per_sm")
         return fits
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
-        s, p = self._sizes(columns), self.problem
+        s, p = self.sizes(columns), self.problem
         alone, clustered = s.rows_per_cta == 1, s.cluster_size > 1
         taken = s.vectors_per_thread * s.threads_per_row * s.cluster_size
         little_waste = np.maximum(MOST_WASTE * s.vectors, s.vectors + np.minimum(s.threads_per_row, WARP_LANES) - 1)
         good: Bools = taken <= little_waste
         good &= alone | (s.storage == RowStorage.REGISTERS_AND_SHARED) | (s.threads <= 256)
-        good &= alone | (s.threads == limits_of(self.target).lanes) | (s.rows_per_cta <= p.row_count)
+        good &= alone | (s.threads == self.limits.lanes) | (s.rows_per_cta <= p.row_count)
         every_cta_works = s.vectors > (s.cluster_size - 1) * s.vectors_per_cta
         good &= ~clustered | (alone & (s.threads_per_row >= 128) & every_cta_works & (s.vectors_per_thread >= 4))
         good &= (s.cluster_size < LARGEST_CLUSTER) | (
-            limits_of(self.target).resident_blocks(s.threads, s.registers + WIDE_CLUSTER_REGISTERS, s.shared_bytes) > 0
+            self.limits.resident_blocks(s.threads, s.registers + WIDE_CLUSTER_REGISTERS, s.shared_bytes) > 0
         )
         good &= (s.joined_moments == 0) | (clustered & (s.storage == RowStorage.CIRCULAR_BUFFER))
         good &= (s.storage != RowStorage.REGISTERS) | (columns.ints("broadcast_preload") <= 1)
@@ -326,7 +325,7 @@ class RowwisePlan(Plan):
         one_exchange = s.joined_moments == 1
         good &= (per_sm == 3) == one_exchange
         good &= (sm_threads >= np.where(one_exchange, 384, 512)) & (sm_threads <= 1024)
-        good &= self.problem.row_count * s.cluster_size >= 2 * s.ctas
+        good &= self.problem.row_count * s.cluster_size >= 2 * s.blocks
         good &= ~c.flags("prefetch_depth", HALF_ROW) | (row >= 4)
         good &= ~c.flags("prefetch_depth", TWO_ROWS) | ((s.buffered_vectors == 3 * row) & (s.cluster_size > 1))
         partly = (s.cluster_size == 1) & c.flags("prefetch_depth", ONE_ROW) & (s.preloaded_vectors >= 2)
@@ -344,33 +343,22 @@ class RowwisePlan(Plan):
         return len(self.problem.elementwise_outputs) > 0
 
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
-        return rowwise_seconds(
-            self.problem, self._sizes(columns), limits_of(self.target), gpu_peaks(self.target, peaks)
-        )
+        return rowwise_seconds(self.problem, self.sizes(columns), self.limits, gpu_peaks(self.target, peaks))
 
-    def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
-        s, p = self._sizes(columns), self.problem
+    def derive(self, columns: Columns) -> Derived:
+        s, p = self.sizes(columns), self.problem
         clustered, circular = s.cluster_size > 1, s.storage == RowStorage.CIRCULAR_BUFFER
         in_flight = np.where(circular, s.buffered_vectors, s.vectors_per_thread)
         in_flight = np.where(s.storage == RowStorage.GLOBAL, UNROLL, in_flight)
-        common = gpu_columns(
-            limits_of(self.target),
-            self.target.threads,
-            blocks=s.ctas,
-            threads=s.threads,
-            registers=s.registers,
-            shared=s.shared_bytes,
-            wanted=in_flight * s.vector * p.read_bytes,
-        )
         exchanges = len(p.reductions) - s.joined_moments
         barriers = np.where((s.threads_per_row > WARP_LANES) | clustered, exchanges, 0) + clustered
         passes = len(p.reductions) + bool(p.elementwise_outputs)
         return {
-            **common,
+            **gpu_columns(self.target, s, wanted=in_flight * s.vector * p.read_bytes),
             **shares_of_rows(p, s),
-            "row_iterations": np.where(circular, p.row_count * s.cluster_size / s.ctas, 1.0),
-            "barriers": barriers.astype(np.float64),
-            "passes": np.where(s.storage == RowStorage.GLOBAL, passes, 1).astype(np.float64),
+            "row_iterations": np.where(circular, p.row_count * s.cluster_size / s.blocks, 1.0),
+            "barriers": barriers,
+            "passes": np.where(s.storage == RowStorage.GLOBAL, passes, 1),
         }
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
@@ -378,10 +366,6 @@ class RowwisePlan(Plan):
         found = None if few is None else few._for_few_rows(setting)
         launch = None if few is None or found is None else (few.problem, found)
         return rowwise_kernel(self.workload, self.problem, sizes, launch)
-
-    def sizes_of(self, setting: Mapping[str, KnobValue]) -> RowwiseSizes[int]:
-        """Return the sizes of one setting (knob -> value)."""
-        return one_setting(self._sizes(columns_of_setting(self.knobs, setting)))
 
     @property
     def _few_rows(self) -> "RowwisePlan | None":
@@ -409,10 +393,10 @@ class RowwisePlan(Plan):
                 if any(value not in knobs[name] for name, value in given.items()):
                     continue
                 columns = columns_of_setting(self.knobs, given)
-                few = one_setting(self._sizes(columns))
+                few = self.sizes_of(given)
                 if few.vectors_per_thread > FEW_ROWS_VECTORS or not all(c.holds(columns)[0] for c in self.constraints):
                     continue
-                wider = few.threads_per_row * few.cluster_size > int(self._sizes(chosen).threads_per_row[0])
+                wider = few.threads_per_row * few.cluster_size > int(self.sizes(chosen).threads_per_row[0])
                 return few if wider and setting["cluster_size"] == 1 else None
         return None
 

@@ -42,7 +42,7 @@ from ...problems.rowwise import (
     rowwise_problem,
 )
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, columns_of_setting
+from ...space.columns import Bools, Columns, Derived, columns_of_setting
 from ...space.constraint import Constraint
 from ...space.knob import Knob
 from ...tile.names import NameSupply
@@ -74,7 +74,8 @@ class Step:
 
     def sizes(self, setting: Mapping[str, KnobValue]) -> RowwiseSizes[int]:
         """Return the sizes of the launch in a setting of the knobs, which those that join parts do not follow."""
-        return self.plan.sizes_of(self.joining if self.joins else setting)
+        found: RowwiseSizes[int] = self.plan.sizes_of(self.joining if self.joins else setting)
+        return found
 
     @cached_property
     def joining(self) -> Mapping[str, KnobValue]:
@@ -124,7 +125,7 @@ class SplitPlan(Plan):
             seconds = seconds - (saved * read if number and read <= KEPT_IN_L2_BYTES else 0.0)
         return seconds * (WRITING if self.steps[-1].name == WRITTEN else 1.0)
 
-    def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
+    def derive(self, columns: Columns) -> Derived:
         return self._parts.derive(columns)
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:

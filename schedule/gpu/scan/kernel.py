@@ -150,7 +150,7 @@ class _ScanWriter:
         """A launch of so many CTAs for the same lines. ``backwards``: the first CTA has the last part of the last
         lines."""
         s = self.s
-        ctas = s.ctas // s.ctas_per_line * ctas_per_line
+        ctas = s.blocks // s.ctas_per_line * ctas_per_line
         bounds = [("block", ctas, HardwareAxis.GRID_X), ("thread", s.threads, HardwareAxis.THREAD)]
         with self.w.launch(name, bounds, min_blocks=s.min_ctas_per_sm, evict_first=evict_first) as (block, thread):
             yield self._lines(index(ctas - 1) - block if backwards else block, thread, ctas_per_line)
@@ -183,7 +183,7 @@ class _ScanWriter:
     def _parts(self) -> Buffer:
         """Workspace for what CTAs know of their parts of lines, or with a cooperative launch of each chunk."""
         s = self.s
-        lines = s.ctas // s.ctas_per_line * s.line_vectors * self.width
+        lines = s.blocks // s.ctas_per_line * s.line_vectors * self.width
         parts = s.ctas_per_line * s.chunks if s.cooperative else s.ctas_per_line - 1
         return Buffer(self.w.fresh("parts"), (lines, parts) if self.p.along_rows else (parts, lines), self.dtype)
 

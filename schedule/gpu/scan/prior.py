@@ -51,19 +51,19 @@ def scan_seconds(p: ScanProblem, s: ScanSizes[Ints], limits: GpuLimits, peaks: G
     """Return the estimated time of each setting in seconds, float64[n]."""
     elements = p.lines * p.length * held_share(p, s)
     wasted: NDArray[np.float64] = np.maximum(ACCESS_BYTES / contiguous_bytes(p, s), 1.0)
-    read_of_cta = p.lines * p.length * p.body_bytes * wasted / s.ctas
-    bytes_of_cta = p.lines * p.length * sum(p.element_bytes) * wasted / s.ctas
+    read_of_cta = p.lines * p.length * p.body_bytes * wasted / s.blocks
+    bytes_of_cta = p.lines * p.length * sum(p.element_bytes) * wasted / s.blocks
     operations = elements * _operations(p) + elements / s.vector * _lane_operations(p, s)
     if p.along_rows:
         operations = operations + elements / (s.vector * s.items) * (2 * s.segments)
     else:
         operations = operations + elements / s.items * (2 * s.segments)
-    cycles_of_cta = operations / s.ctas / (peaks.float32_flops_per_cycle / 2)
-    reducing_cycles = elements * _operations(p) / s.ctas / (peaks.float32_flops_per_cycle / 2)
+    cycles_of_cta = operations / s.blocks / (peaks.float32_flops_per_cycle / 2)
+    reducing_cycles = elements * _operations(p) / s.blocks / (peaks.float32_flops_per_cycle / 2)
     scanning = (WARP_REDUCTION_CYCLES + ITEM_CYCLES * s.items + SEGMENT_CYCLES * s.segments) / peaks.clock_hz
     scanning = scanning + np.where(s.segments > 1, CTA_BARRIER_CYCLES / peaks.clock_hz, 0.0)
     combining = np.where(s.ctas_per_line > 1, LOAD_LATENCY_SECONDS + scanning, 0.0)
-    scanning = scanning + np.where(s.cooperative == 1, GRID_BARRIER_SECONDS + GRID_BARRIER_CTA_SECONDS * s.ctas, 0.0)
+    scanning = scanning + np.where(s.cooperative == 1, GRID_BARRIER_SECONDS + GRID_BARRIER_CTA_SECONDS * s.blocks, 0.0)
     in_turns = (s.cooperative == 1) & (s.stages == 1)
     resident = np.maximum(limits.resident_blocks(s.threads, s.registers, s.shared_bytes), 1)
 
@@ -83,11 +83,11 @@ def scan_seconds(p: ScanProblem, s: ScanSizes[Ints], limits: GpuLimits, peaks: G
             overlapping = np.where(s.cooperative == 1, np.minimum(running, PAIR * busy), running)
             return together + EXPOSED * chain * busy / np.maximum(overlapping, 1)
 
-        return seconds_in_waves(s.ctas, resident * peaks.multiprocessors, wave_seconds)
+        return seconds_in_waves(s.blocks, resident * peaks.multiprocessors, wave_seconds)
 
     seconds = peaks.launch_seconds + in_waves(bytes_of_cta, cycles_of_cta, chain(scanning) + combining)
     reducing = peaks.launch_seconds + in_waves(read_of_cta, reducing_cycles, chain(0 * scanning) + combining)
-    reducing -= np.minimum(read_of_cta * s.ctas, KEPT_IN_L2_BYTES) * _saved_by_l2(peaks)
+    reducing -= np.minimum(read_of_cta * s.blocks, KEPT_IN_L2_BYTES) * _saved_by_l2(peaks)
     seconds += np.where((s.ctas_per_line > 1) & (s.cooperative == 0), reducing, 0.0)
     return seconds + np.where(s.cooperative == 1, COOPERATIVE_SECONDS, 0.0)
 
@@ -107,7 +107,7 @@ def contiguous_bytes(p: ScanProblem, s: ScanSizes[Ints]) -> Ints:
 
 def held_share(p: ScanProblem, s: ScanSizes[Ints]) -> NDArray[np.float64]:
     """Elements of all chunks for each one that exists."""
-    lines = s.ctas // s.ctas_per_line * s.line_vectors * (1 if p.along_rows else s.vector)
+    lines = s.blocks // s.ctas_per_line * s.line_vectors * (1 if p.along_rows else s.vector)
     share: NDArray[np.float64] = s.chunk * s.chunks * s.ctas_per_line / p.length * lines / p.lines
     return share
 

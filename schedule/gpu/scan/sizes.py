@@ -13,14 +13,14 @@ some of the chunks.
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Generic, TypeVar, cast
+from typing import Generic, TypeVar
 
 import numpy as np
 
 from ....core.target import Target
 from ....ir.expr import WARP_LANES
 from ...problems.scan import ScanProblem
-from ...space.columns import Columns, Ints, row_of_record
+from ...space.columns import Columns, Ints
 from ..occupancy import limits_of
 
 N = TypeVar("N", int, Ints)
@@ -57,8 +57,8 @@ class ScanSizes(Generic[N]):
     each other. ``stages``: 2 where the next chunk is loaded while one is scanned. ``segments``: parts of a chunk of a
     line that are combined through shared memory. ``chunk``: elements of a line in a chunk. ``chunks``: how many of them
     a CTA has of a line. ``ctas_per_line``: how many CTAs share a line. ``cooperative``: whether (1 or 0) they meet.
-    ``ctas``: CTAs of the launch. ``registers``: registers of a thread, estimated. ``shared_bytes``: shared memory of a
-    CTA. ``min_ctas_per_sm``: CTAs for which a multiprocessor must have room.
+    ``blocks``: CTAs of the launch. ``registers``: registers of a thread, estimated. ``shared_bytes``: shared memory of
+    a CTA. ``min_ctas_per_sm``: CTAs for which a multiprocessor must have room.
     """
 
     vector: N
@@ -71,7 +71,7 @@ class ScanSizes(Generic[N]):
     chunks: N
     ctas_per_line: N
     cooperative: N
-    ctas: N
+    blocks: N
     registers: N
     shared_bytes: N
     min_ctas_per_sm: N
@@ -129,13 +129,8 @@ def scan_sizes(problem: ScanProblem, target: Target, c: Columns) -> ScanSizes[In
         chunks=chunks,
         ctas_per_line=ctas_per_line,
         cooperative=cooperative.astype(np.int64),
-        ctas=ctas,
+        blocks=ctas,
         registers=registers,
         shared_bytes=shared_bytes,
         min_ctas_per_sm=np.where(cooperative, ctas_per_sm, needed),
     )
-
-
-def one_setting(sizes: ScanSizes[Ints]) -> ScanSizes[int]:
-    """Return the sizes of the first setting, for the kernel."""
-    return cast("ScanSizes[int]", row_of_record(sizes, 0))

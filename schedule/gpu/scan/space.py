@@ -14,16 +14,17 @@ from ....ir.stmt import Kernel
 from ....te.workload import Workload
 from ...problems.scan import ScanProblem, scan_problem
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Ints, columns_of_setting
+from ...space.columns import Bools, Columns, Derived, Ints
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
-from ...tile_sketch import Plan, TileSketch
-from ..occupancy import MOST_BLOCKS, limits_of
+from ...tile_sketch import TileSketch
+from ..occupancy import MOST_BLOCKS
 from ..peaks import gpu_peaks
+from ..plan import GpuPlan
 from ..quantities import GPU_QUANTITIES, gpu_columns
 from .kernel import scan_kernel
 from .prior import SECTOR_BYTES, contiguous_bytes, held_share, scan_seconds
-from .sizes import LineSplit, ScanSizes, one_setting, scan_sizes
+from .sizes import LineSplit, ScanSizes, scan_sizes
 
 MAX_VECTOR_BYTES = 16
 """Bytes of the widest access of the hardware."""
@@ -45,7 +46,7 @@ QUANTITIES = (
 
 
 @dataclass(frozen=True)
-class ScanPlan(Plan):
+class ScanPlan(GpuPlan):
     """The settings of a scan on a target."""
 
     problem: ScanProblem
@@ -75,7 +76,7 @@ class ScanPlan(Plan):
         )
         return (vector, *shape, items, stages, *split)
 
-    def _sizes(self, columns: Columns) -> ScanSizes[Ints]:
+    def sizes(self, columns: Columns) -> ScanSizes[Ints]:
         return scan_sizes(self.problem, self.target, columns)
 
     @property
@@ -115,7 +116,7 @@ class ScanPlan(Plan):
             Constraint(
                 "stages is 1 where a CTA has one chunk of a line",
                 (*self._chunked, across, "stages"),
-                lambda c: (c.ints("stages") == 1) | (self._sizes(c).chunks > 1),
+                lambda c: (c.ints("stages") == 1) | (self.sizes(c).chunks > 1),
             ),
             Constraint(
                 "registers and shared memory of a multiprocessor have room for a CTA, and for ctas_per_sm of them with "
@@ -136,16 +137,16 @@ class ScanPlan(Plan):
         return ("vector_width", self._shape[0], "items", "line_split", "ctas_per_sm")
 
     def _is_shared_out(self, c: Columns) -> Bools:
-        s = self._sizes(Columns(c.knobs, c.codes, {**c.defaults, "stages": 1}))  # which makes no difference
+        s = self.sizes(Columns(c.knobs, c.codes, {**c.defaults, "stages": 1}))  # which makes no difference
         fewer = np.array([0, *_CTAS_PER_SM])[np.searchsorted(_CTAS_PER_SM, c.ints("ctas_per_sm"))]
-        most = self.target.threads * fewer // (s.ctas // s.ctas_per_line)
+        most = self.target.threads * fewer // (s.blocks // s.ctas_per_line)
         distinct = (most == 0) | (-(-self.problem.length // s.chunk) > s.chunks * most)
         whole = c.flags("line_split", LineSplit.NONE.value)
         allowed: Bools = whole | ((s.ctas_per_line > 1) & distinct)
         return allowed
 
     def _has_room(self, c: Columns) -> Bools:
-        s = self._sizes(c)
+        s = self.sizes(c)
         room: Bools = self._resident(s) >= np.where(s.cooperative == 1, s.min_ctas_per_sm, 1)
         return room
 
@@ -170,12 +171,12 @@ class ScanPlan(Plan):
         return needed_or_least
 
     def _resident(self, s: ScanSizes[Ints]) -> Ints:
-        return limits_of(self.target).resident_blocks(s.threads, s.registers, s.shared_bytes)
+        return self.limits.resident_blocks(s.threads, s.registers, s.shared_bytes)
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
         """Blocks of 128 threads and more, with a few vectors each; a second stage where blocks are few. CTAs share
         lines, each of which has a CTA's whole threads, where that is estimated not to be slower."""
-        s, p = self._sizes(columns), self.problem
+        s, p = self.sizes(columns), self.problem
         held = s.items * s.vector * p.accumulation.accumulator_dtype.bytes // 4
         good: Bools = (s.threads >= min(128, p.lines * p.length)) & (held <= MOST_HELD)
         good &= (held >= 4) | (s.chunks == 1)
@@ -188,31 +189,23 @@ class ScanPlan(Plan):
         return good
 
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
-        return scan_seconds(self.problem, self._sizes(columns), limits_of(self.target), gpu_peaks(self.target, peaks))
+        return scan_seconds(self.problem, self.sizes(columns), self.limits, gpu_peaks(self.target, peaks))
 
-    def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
-        s, p = self._sizes(columns), self.problem
-        common = gpu_columns(
-            limits_of(self.target),
-            self.target.threads,
-            blocks=s.ctas,
-            threads=s.threads,
-            registers=s.registers,
-            shared=s.shared_bytes,
-            wanted=s.items * s.vector * s.stages * sum(m.load.dtype.bytes for m in p.body_loads),
-        )
+    def derive(self, columns: Columns) -> Derived:
+        s, p = self.sizes(columns), self.problem
         return {
-            **common,
-            "contiguous_bytes": contiguous_bytes(p, s).astype(np.float64),
-            "chunks": s.chunks.astype(np.float64),
-            "ctas_per_line": s.ctas_per_line.astype(np.float64),
-            "segments": s.segments.astype(np.float64),
+            **gpu_columns(
+                self.target, s, wanted=s.items * s.vector * s.stages * sum(m.load.dtype.bytes for m in p.body_loads)
+            ),
+            "contiguous_bytes": contiguous_bytes(p, s),
+            "chunks": s.chunks,
+            "ctas_per_line": s.ctas_per_line,
+            "segments": s.segments,
             "idle_share": 1 - 1 / held_share(p, s),
         }
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
-        sizes = one_setting(self._sizes(columns_of_setting(self.knobs, setting)))
-        return scan_kernel(self.problem, sizes)
+        return scan_kernel(self.problem, self.sizes_of(setting))
 
 
 _POWERS = (32, 64, 128, 256, 512, 1024)

@@ -19,15 +19,15 @@ from ....te.workload import Workload
 from ...problems.separable_window import SeparableWindow, separable_window_of
 from ...problems.window_overlap import WindowAxis
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Ints, columns_of_setting, derived_once, row_of_record
+from ...space.columns import Bools, Columns, Derived, Ints, derived_once
 from ...space.constraint import Constraint
 from ...space.knob import Knob
 from ...tile.load_analysis import flat_offset
-from ...tile_sketch import Plan, TileSketch
+from ...tile_sketch import TileSketch
 from ..block_constraints import block_constraints
 from ..memory_prior import ACCESS_CYCLES, TILE_SECONDS, MemoryTraffic, memory_bound_seconds
-from ..occupancy import limits_of
 from ..peaks import gpu_peaks
+from ..plan import GpuPlan
 from ..quantities import GPU_QUANTITIES, WINDOW_QUANTITIES, gpu_columns
 from .kernel import (
     BULK_BYTES,
@@ -77,7 +77,7 @@ QUANTITIES = (*GPU_QUANTITIES, *WINDOW_QUANTITIES)
 
 
 @dataclass(frozen=True)
-class SeparableWindowPlan(Plan):
+class SeparableWindowPlan(GpuPlan):
     """The settings of a reduction over windows of planes on a target."""
 
     problem: SeparableWindow
@@ -109,7 +109,7 @@ class SeparableWindowPlan(Plan):
     def _stageable(self) -> bool:
         """Whether bulk copies can bring tiles of whole rows to shared memory, and results take their place there."""
         problem, source = self.problem, self.problem.sliding_loads[0].load.buffer
-        if len(problem.sliding_loads) > 1 or not limits_of(self.target).clusters or len(self._store_bytes) == 1:
+        if len(problem.sliding_loads) > 1 or not self.limits.clusters or len(self._store_bytes) == 1:
             return False
         whole = source.bytes % BULK_BYTES == 0 and source.dtype == line_dtype(problem)
         return whole and self._pitch > 0 and problem.width.axis.extent <= MOST_COLUMNS
@@ -189,7 +189,7 @@ class SeparableWindowPlan(Plan):
             blocks=tiles_w * -(-self._planes * tiles_h // row_tiles),
             shared_bytes=shared_bytes,
             registers=registers,
-            resident=limits_of(self.target).resident_blocks(threads, registers, shared_bytes),
+            resident=self.limits.resident_blocks(threads, registers, shared_bytes),
         )
 
     def _loaded(self, positions: Ints) -> tuple[Ints, Ints]:
@@ -291,7 +291,7 @@ class SeparableWindowPlan(Plan):
         )
         few = np.full_like(sizes.threads, SPARE_REGISTERS)
         busy = np.where(copied, 1, np.minimum(sizes.row_tiles * sizes.loaded / (at_once * sizes.threads), 1))
-        overlapping = busy * limits_of(self.target).resident_blocks(sizes.threads, few, sizes.shared_bytes)
+        overlapping = busy * self.limits.resident_blocks(sizes.threads, few, sizes.shared_bytes)
         found = gpu_peaks(self.target, peaks)
         begins = TILE_SECONDS * sizes.blocks / self.target.threads
         seconds: NDArray[np.float64] = begins + memory_bound_seconds(found, traffic)
@@ -299,26 +299,16 @@ class SeparableWindowPlan(Plan):
         seconds = seconds * (1 + eased * BARRIER_WAITS / np.maximum(overlapping, 1)) + EXPOSED_ACCESSES * accesses
         return seconds
 
-    def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
+    def derive(self, columns: Columns) -> Derived:
         sizes = self.sizes(columns)
-        common = gpu_columns(
-            limits_of(self.target),
-            self.target.threads,
-            blocks=sizes.blocks,
-            threads=sizes.threads,
-            registers=sizes.registers,
-            shared=sizes.shared_bytes,
-            wanted=sizes.rows * self._input_bytes,
-        )
         return {
-            **common,
-            "outputs": (sizes.tile_h * sizes.tile_w).astype(np.float64),
+            **gpu_columns(self.target, sizes, wanted=sizes.rows * self._input_bytes),
+            "outputs": sizes.tile_h * sizes.tile_w,
             "loads_per_output": sizes.positions * sizes.rows / (sizes.tile_h * sizes.tile_columns),
         }
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
-        sizes = row_of_record(self.sizes(columns_of_setting(self.knobs, setting, self.defaults)), 0)
-        return separable_window_kernel(self.problem, sizes)
+        return separable_window_kernel(self.problem, self.sizes_of(setting))
 
 
 def _row_lanes(tile_columns: Ints) -> Ints:

@@ -5,9 +5,8 @@ N-major, and outputs that are any pointwise functions of the accumulator.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,12 +18,12 @@ from ....te.workload import Workload
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.gemm import Gemm, skinny_gemm_of
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Ints, columns_of_setting, row_of_record
+from ...space.columns import Bools, Columns, Derived, Ints
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
-from ...tile_sketch import Plan, TileSketch
-from ..occupancy import limits_of
+from ...tile_sketch import TileSketch
 from ..peaks import gpu_peaks
+from ..plan import GpuPlan
 from ..quantities import GPU_QUANTITIES, gpu_columns
 from .mma_mainloop import can_lower_skinny_mma, lower_skinny_mma
 from .mma_sizes import LEAST_STAGES, SkinnyMmaSizes, skinny_mma_sizes
@@ -57,7 +56,7 @@ QUANTITIES = (
 
 
 @dataclass(frozen=True)
-class SkinnyMmaPlan(Plan):
+class SkinnyMmaPlan(GpuPlan):
     """One product with up to 64 rows on one target."""
 
     product: Gemm
@@ -65,7 +64,7 @@ class SkinnyMmaPlan(Plan):
 
     @property
     def knobs(self) -> tuple[Knob, ...]:
-        splits = (1, 2) if limits_of(self.target).clusters else (1,)
+        splits = (1, 2) if self.limits.clusters else (1,)
         return (
             Knob("atoms_n", (1, 2, 4), "how many times 16 outputs n a warp computes"),
             Knob("warps_n", (1, 2, 4), "how many warps of a block divide n; they share their tiles of A"),
@@ -84,7 +83,7 @@ class SkinnyMmaPlan(Plan):
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
-        limits = limits_of(self.target)
+        limits = self.limits
 
         def registers(columns: Columns) -> Bools:
             size = self.sizes(columns)
@@ -155,28 +154,19 @@ class SkinnyMmaPlan(Plan):
     def _exchanged_bytes(self, size: SkinnyMmaSizes[Ints]) -> Ints:
         return 4 * self.product.m.extent * size.block_n * (size.split_k - 1) // size.split_k
 
-    def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
+    def derive(self, columns: Columns) -> Derived:
         p, size = self.product, self.sizes(columns)
-        common = gpu_columns(
-            limits_of(self.target),
-            self.target.threads,
-            blocks=size.blocks,
-            threads=size.threads,
-            registers=np.minimum(size.registers, 255),
-            shared=size.shared_bytes,
-            wanted=size.stage_b_bytes * (size.stages - 1) // size.threads,
-        )
-        own = {
+        within = replace(size, registers=np.minimum(size.registers, 255))
+        return {
+            **gpu_columns(self.target, within, wanted=size.stage_b_bytes * (size.stages - 1) // size.threads),
             "k_tiles": size.k_tiles,
             "a_bytes": size.blocks_n * p.m.extent * p.k.extent * 2,
             "exchanged_bytes": self._exchanged_bytes(size),
             "idle_blocks": -size.blocks % (self._one_each(size) * size.ctas_per_sm),
         }
-        return {**common, **{name: column.astype(np.float64) for name, column in own.items()}}
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
-        sizes = row_of_record(self.sizes(columns_of_setting(self.knobs, setting)), 0)
-        return lower_skinny_mma(self.product, KERNEL_NAME, cast("SkinnyMmaSizes[int]", sizes))
+        return lower_skinny_mma(self.product, KERNEL_NAME, self.sizes_of(setting))
 
 
 def _plan(workload: Workload, target: Target) -> SkinnyMmaPlan | None:

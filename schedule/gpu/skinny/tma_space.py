@@ -6,8 +6,7 @@ planes, if B is K-major.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import cast
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,14 +21,14 @@ from ....te.workload import Workload
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.gemm import Gemm, skinny_gemm_of
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Ints, columns_of_setting, row_of_record
+from ...space.columns import Bools, Columns, Derived, Ints
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
-from ...tile_sketch import Plan, TileSketch
+from ...tile_sketch import TileSketch
 from ..gemm.mma_atom import splitting, wgmma_atom
 from ..gemm.prior import PACK_CYCLES, flops_per_cycle
-from ..occupancy import limits_of
 from ..peaks import gpu_peaks
+from ..plan import GpuPlan
 from ..quantities import GPU_QUANTITIES, gpu_columns
 from .prior import EXCHANGE_BYTES_PER_CYCLE, EXCHANGE_CYCLES, WeightStream, weight_stream_seconds
 from .tma_mainloop import can_lower_skinny_tma, can_split, lower_skinny_tma
@@ -67,7 +66,7 @@ QUANTITIES = (
 
 
 @dataclass(frozen=True)
-class SkinnyTmaPlan(Plan):
+class SkinnyTmaPlan(GpuPlan):
     """One product with up to 64 rows on one target."""
 
     product: Gemm
@@ -117,7 +116,7 @@ class SkinnyTmaPlan(Plan):
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
-        limits = limits_of(self.target)
+        limits = self.limits
 
         def left_operand(columns: Columns) -> Bools:
             holds: Bools = (columns.ints("swap_ab") == 0) | (columns.ints("mma_n") == WGMMA_M)
@@ -242,28 +241,19 @@ class SkinnyTmaPlan(Plan):
     def _exchanged_bytes(self, size: SkinnyTmaSizes[Ints]) -> Ints:
         return 4 * self.product.m.extent * size.block_n * (size.split_k - 1) // size.split_k
 
-    def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
+    def derive(self, columns: Columns) -> Derived:
         p, size = self.product, self.sizes(columns)
-        common = gpu_columns(
-            limits_of(self.target),
-            self.target.threads,
-            blocks=size.blocks,
-            threads=size.threads,
-            registers=np.minimum(size.registers, 255),
-            shared=size.shared_bytes,
-            wanted=size.stage_b_bytes * size.stages // size.threads,
-        )
-        own = {
+        within = replace(size, registers=np.minimum(size.registers, 255))
+        return {
+            **gpu_columns(self.target, within, wanted=size.stage_b_bytes * size.stages // size.threads),
             "k_tiles": size.k_tiles,
             "a_bytes": size.blocks_n * p.m.extent * p.k.extent * 2,
             "exchanged_bytes": self._exchanged_bytes(size),
             "idle_blocks": -size.blocks % (self.target.threads * size.ctas_per_sm),
         }
-        return {**common, **{name: column.astype(np.float64) for name, column in own.items()}}
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
-        sizes = row_of_record(self.sizes(columns_of_setting(self.knobs, setting)), 0)
-        return lower_skinny_tma(self.product, KERNEL_NAME, cast("SkinnyTmaSizes[int]", sizes))
+        return lower_skinny_tma(self.product, KERNEL_NAME, self.sizes_of(setting))
 
 
 def _plan(workload: Workload, target: Target) -> SkinnyTmaPlan | None:

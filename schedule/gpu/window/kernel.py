@@ -49,7 +49,8 @@ class WindowSizes:
     ``vector_width``, ``tile_w``, ``tile_h``, ``stages`` and ``threads`` are the knobs. ``all_threads``: threads of the
     launch that compute something. ``blocks``: thread blocks. ``pixels``: pixels of the input that a thread loads for
     each of its channels. ``held``: those that are in its registers at a time. ``registers``: estimated registers of a
-    thread. ``resident``: how many blocks a multiprocessor runs at once, by that estimate.
+    thread. ``shared_bytes``: shared memory of a block, 0. ``resident``: how many blocks a multiprocessor runs at once,
+    by that estimate.
     """
 
     vector_width: Size
@@ -62,6 +63,7 @@ class WindowSizes:
     pixels: Size
     held: Size
     registers: Size
+    shared_bytes: Size
     resident: Size
 
 

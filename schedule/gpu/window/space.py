@@ -16,13 +16,14 @@ from ....te.cost import flops, minimum_bytes
 from ....te.workload import Workload
 from ...problems.window import ReduceWindow, reduce_window_of
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, columns_of_setting, row_of_record
+from ...space.columns import Bools, Columns, Derived
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
-from ...tile_sketch import Plan, TileSketch
+from ...tile_sketch import TileSketch
 from ..memory_prior import MemoryTraffic, memory_bound_seconds
-from ..occupancy import MOST_BLOCKS, limits_of
+from ..occupancy import MOST_BLOCKS
 from ..peaks import gpu_peaks
+from ..plan import GpuPlan
 from ..quantities import GPU_QUANTITIES, WINDOW_QUANTITIES, gpu_columns
 from .kernel import WindowSizes, accumulates_pairs, steps_of_line, window_kernel
 
@@ -53,7 +54,7 @@ QUANTITIES = (
 
 
 @dataclass(frozen=True)
-class WindowPlan(Plan):
+class WindowPlan(GpuPlan):
     """The settings of a reduction over windows on a target."""
 
     problem: ReduceWindow
@@ -136,7 +137,8 @@ class WindowPlan(Plan):
             pixels=positions * rows,
             held=held,
             registers=registers,
-            resident=limits_of(self.target).resident_blocks(threads, registers, 0),
+            shared_bytes=np.zeros_like(threads),
+            resident=self.limits.resident_blocks(threads, registers, 0),
         )
 
     @property
@@ -228,29 +230,18 @@ class WindowPlan(Plan):
         )
         return steps
 
-    def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
+    def derive(self, columns: Columns) -> Derived:
         sizes = self.sizes(columns)
         widest = max(r.load.dtype.bytes for r in self.problem.sliding_loads)
-        common = gpu_columns(
-            limits_of(self.target),
-            self.target.threads,
-            blocks=sizes.blocks,
-            threads=sizes.threads,
-            registers=sizes.registers,
-            shared=np.zeros_like(sizes.blocks),
-            wanted=self._pixel_bytes * sizes.vector_width * sizes.held,
-        )
         return {
-            **common,
-            "vector_bytes": np.minimum(sizes.vector_width * widest, MAX_VECTOR_BYTES).astype(np.float64),
-            "outputs": (sizes.tile_w * sizes.tile_h).astype(np.float64),
+            **gpu_columns(self.target, sizes, wanted=self._pixel_bytes * sizes.vector_width * sizes.held),
+            "vector_bytes": np.minimum(sizes.vector_width * widest, MAX_VECTOR_BYTES),
+            "outputs": sizes.tile_w * sizes.tile_h,
             "loads_per_output": sizes.pixels / (sizes.tile_w * sizes.tile_h),
         }
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
-        return window_kernel(
-            self.problem, row_of_record(self.sizes(columns_of_setting(self.knobs, setting, self.defaults)), 0)
-        )
+        return window_kernel(self.problem, self.sizes_of(setting))
 
 
 def _plan(workload: Workload, target: Target) -> WindowPlan | None:

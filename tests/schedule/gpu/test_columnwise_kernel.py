@@ -70,7 +70,7 @@ def _sizes(
         second_threads_y=second_threads_y,
         registers=0,
         shared_bytes=0,
-        ctas=0,
+        blocks=0,
         min_ctas_per_sm=min_ctas_per_sm,
         prefetching_ctas=0,
     )

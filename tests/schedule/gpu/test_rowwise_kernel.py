@@ -142,7 +142,7 @@ def _assert_computes(
         preloaded_vectors=preloaded,
         registers=0,
         shared_bytes=0,
-        ctas=groups * cluster_size,
+        blocks=groups * cluster_size,
         min_ctas_per_sm=0,
         prefetching_ctas=0,
         prefetch_distance=0,
