@@ -11,6 +11,7 @@ from ..core.schedule import Schedule
 from ..core.target import Target
 from ..ir.stmt import Kernel
 from ..te.workload import Workload
+from .space.columns import Bools
 from .space.knob import Knob, Quantity
 from .space.space import Space
 
@@ -75,7 +76,7 @@ class Sketch(Protocol):
         """
         ...
 
-    def legal(self, workload: Workload, target: Target, schedules: Sequence[Schedule]) -> NDArray[np.bool_]:
+    def legal(self, workload: Workload, target: Target, schedules: Sequence[Schedule]) -> Bools:
         """Return which of the schedules ``lower`` takes, bool[n]. Raises IllegalSchedule for a workload that does not
         match."""
         ...

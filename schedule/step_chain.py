@@ -40,7 +40,7 @@ from ..te.cost import stage_flops
 from ..te.workload import Workload
 from .loop_nest.nest import KERNEL_NAME
 from .sketch import NO_PEAKS, Peaks
-from .space.columns import codes_of
+from .space.columns import Bools, Ints, codes_of
 from .space.knob import Knob, Quantity
 from .space.space import Space
 from .tile_sketch import FAR, TileSketch
@@ -187,7 +187,7 @@ class StepChain:
             high=sum(high),
         )
 
-    def legal(self, workload: Workload, target: Target, schedules: Sequence[Schedule]) -> NDArray[np.bool_]:
+    def legal(self, workload: Workload, target: Target, schedules: Sequence[Schedule]) -> Bools:
         self._planned(workload, target)
         return np.array([self._is_legal(workload, target, schedule) for schedule in schedules], np.bool_)
 
@@ -349,7 +349,7 @@ def _spaces(choice: _ChosenSteps, limit: int, space_of: Callable[[Workload, Tile
 
 
 def _rows(
-    plan: _ChainPlan, choice: _ChosenSteps, spaces: Sequence[Space], which: NDArray[np.int64]
+    plan: _ChainPlan, choice: _ChosenSteps, spaces: Sequence[Space], which: Ints
 ) -> tuple[NDArray[np.int16], NDArray[np.float32]]:
     """Return the codes and the estimates of some settings of a choice, by their numbers in the product of its
     spaces."""
@@ -380,7 +380,7 @@ def _shares(rows: Sequence[int], totals: Sequence[int], limit: int, draws: np.ra
     return [int(n) for n in found]
 
 
-def _drawn(count: int, limit: int, draws: np.random.Generator) -> NDArray[np.int64]:
+def _drawn(count: int, limit: int, draws: np.random.Generator) -> Ints:
     """At most ``limit`` different numbers below ``count``, in order: all of them, or a uniform sample."""
     if count <= limit:
         return np.arange(count)

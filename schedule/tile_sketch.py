@@ -141,7 +141,7 @@ class TileSketch:
     def knobs(self, workload: Workload, target: Target) -> tuple[Knob, ...]:
         return self._planned(workload, target).knobs
 
-    def legal(self, workload: Workload, target: Target, schedules: Sequence[Schedule]) -> NDArray[np.bool_]:
+    def legal(self, workload: Workload, target: Target, schedules: Sequence[Schedule]) -> Bools:
         plan = self._planned(workload, target)
         try:
             columns = self._columns(plan, schedules)

@@ -1,9 +1,8 @@
 """Formulas over columns that several kernel classes need."""
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..space.columns import Ints
+from ..space.columns import Floats, Ints
 
 
 def ceil_div(a: int | Ints, b: int | Ints) -> Ints:
@@ -11,10 +10,10 @@ def ceil_div(a: int | Ints, b: int | Ints) -> Ints:
     return np.asarray(-(-np.asarray(a, dtype=np.int64) // np.asarray(b, dtype=np.int64)))
 
 
-def idle_share(tasks: Ints, threads: int) -> NDArray[np.float64]:
+def idle_share(tasks: Ints, threads: int) -> Floats:
     """Return the share of the threads' time in which they have no task, float64[n]: the last round may not occupy them
     all."""
-    share: NDArray[np.float64] = 1 - tasks / (threads * ceil_div(tasks, threads))
+    share: Floats = 1 - tasks / (threads * ceil_div(tasks, threads))
     return share
 
 
@@ -22,8 +21,8 @@ NORM = 4
 """The order of the norm of parts that overlap."""
 
 
-def overlapped(*seconds: NDArray[np.float64] | float) -> NDArray[np.float64]:
+def overlapped(*seconds: Floats | float) -> Floats:
     """Return what parts that overlap take together: little more than the slowest. A maximum would rank settings alike
     that differ in the other parts. An output that is slow to write would hide that one of two threads has no task."""
-    joined: NDArray[np.float64] = np.asarray(sum(s**NORM for s in seconds), np.float64) ** (1 / NORM)
+    joined: Floats = np.asarray(sum(s**NORM for s in seconds), np.float64) ** (1 / NORM)
     return joined

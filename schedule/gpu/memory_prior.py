@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ..space.columns import Floats, Ints
 from .peaks import GpuPeaks
 
 LOAD_LATENCY_SECONDS = 700e-9
@@ -43,7 +43,7 @@ fewer and larger blocks do in 65 us."""
 # The others were fitted on 24 transposes and 24 depthwise convolutions that an H200 timed. Estimates and times differ
 # by 4 % and 8 % (standard deviations).
 
-Figure: TypeAlias = float | NDArray[np.int64] | NDArray[np.float64]
+Figure: TypeAlias = float | Ints | Floats
 """A number for all settings, or a column with one number for each."""
 
 
@@ -67,7 +67,7 @@ class MemoryTraffic:
     operations: Figure = 0.0
 
 
-def memory_bound_seconds(peaks: GpuPeaks, traffic: MemoryTraffic) -> NDArray[np.float64]:
+def memory_bound_seconds(peaks: GpuPeaks, traffic: MemoryTraffic) -> Floats:
     """Return the estimated time of one launch in seconds, float64[n]."""
     blocks = np.maximum(np.asarray(traffic.blocks, np.float64), 1.0)
     resident = np.maximum(np.asarray(traffic.resident, np.float64), 1.0)
@@ -79,11 +79,11 @@ def memory_bound_seconds(peaks: GpuPeaks, traffic: MemoryTraffic) -> NDArray[np.
     body = np.maximum(body, peaks.seconds(1.0) * BLOCK_CYCLES * blocks)
     exposed = EXPOSED * (resources.sum(axis=0) - slowest + rounds * LOAD_LATENCY_SECONDS) / resident
     tail = TAIL * body / rounds
-    seconds: NDArray[np.float64] = peaks.launch_seconds + body + exposed + tail
+    seconds: Floats = peaks.launch_seconds + body + exposed + tail
     return seconds
 
 
-def _resource_seconds(peaks: GpuPeaks, traffic: MemoryTraffic, busy: NDArray[np.float64]) -> NDArray[np.float64]:
+def _resource_seconds(peaks: GpuPeaks, traffic: MemoryTraffic, busy: Floats) -> Floats:
     """Return how long each resource needs for the whole launch while ``busy`` multiprocessors have blocks, float64[5,
     n]."""
     cycles_per_second = busy * peaks.clock_hz

@@ -4,14 +4,14 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...core.errors import UnsupportedTarget
 from ...core.target import Target
 from ...ir.expr import WARP_LANES
 from ...ir.gpu.tcgen05 import TENSOR_COLUMNS
+from ..space.columns import Floats, Ints
 
-Whole: TypeAlias = int | NDArray[np.int64]
+Whole: TypeAlias = int | Ints
 """This is one whole number, or a column of them."""
 
 
@@ -44,7 +44,7 @@ class GpuLimits:
     kind: str = "cuda"
     tensor_columns: int = 0
 
-    def resident_blocks(self, threads: Whole, registers: Whole, shared_bytes: Whole) -> NDArray[np.int64]:
+    def resident_blocks(self, threads: Whole, registers: Whole, shared_bytes: Whole) -> Ints:
         """Return how many blocks run on a multiprocessor at once; 0 where not even one fits. A block has ``threads``
         threads, each with ``registers`` registers, and ``shared_bytes`` of shared memory.
 
@@ -67,26 +67,26 @@ class GpuLimits:
         )
         return np.where(fits, blocks, 0)
 
-    def shared_bytes_for(self, ctas_per_sm: Whole) -> NDArray[np.int64]:
+    def shared_bytes_for(self, ctas_per_sm: Whole) -> Ints:
         """Return how many bytes of shared memory each of ``ctas_per_sm`` blocks may have that run on a
         multiprocessor."""
         room = np.asarray(self.shared_bytes_per_multiprocessor // ctas_per_sm, np.int64) - self.reserved_shared_bytes
         return np.minimum(room, self.shared_bytes_per_block)
 
-    def overlapping_ctas(self, resident: Whole, multiprocessors: int) -> NDArray[np.int64]:
+    def overlapping_ctas(self, resident: Whole, multiprocessors: int) -> Ints:
         """Return how many blocks of a launch may start while the launch before still ends, ``resident`` of them on each
         multiprocessor. It is 0 where launches do not overlap; they do where there are clusters."""
         return np.asarray(resident, np.int64) * (multiprocessors if self.clusters else 0)
 
-    def waves(self, blocks: Whole, resident: Whole, multiprocessors: int) -> NDArray[np.float64]:
+    def waves(self, blocks: Whole, resident: Whole, multiprocessors: int) -> Floats:
         """Return how many waves it takes until all ``blocks`` have run, ``resident`` at once on each multiprocessor."""
         at_once = np.maximum(np.asarray(resident, np.float64) * multiprocessors, 1)
-        waves: NDArray[np.float64] = np.asarray(blocks, np.float64) / at_once
+        waves: Floats = np.asarray(blocks, np.float64) / at_once
         return waves
 
 
-def _up(value: NDArray[np.int64], unit: int) -> NDArray[np.int64]:
-    rounded: NDArray[np.int64] = -(-value // unit) * unit
+def _up(value: Ints, unit: int) -> Ints:
+    rounded: Ints = -(-value // unit) * unit
     return rounded
 
 

@@ -3,13 +3,9 @@ architecture."""
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ...core.target import Target
 from ..sketch import Peaks
-
-Floats = NDArray[np.float64]
+from ..space.columns import Floats
 
 
 @dataclass(frozen=True, slots=True)

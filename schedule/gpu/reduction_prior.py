@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..space.columns import Ints
+from ..space.columns import Floats, Ints
 
 LOAD_LATENCY_SECONDS = 700e-9
 """Roughly how long a load from memory takes on Hopper."""
@@ -31,28 +31,28 @@ PARTIAL_LINE_EXPONENT = 0.37
 """Runs of 64 contiguous bytes cost 1.28 times as much as whole lines, runs of 32 bytes 1.68 times. These are
 medians of 273 and 241 pairs of settings of a column sum on an H200 that differ in nothing else."""
 
-WaveSeconds = Callable[[Ints], NDArray[np.float64]]
+WaveSeconds = Callable[[Ints], Floats]
 """How long a wave of so many CTAs (or clusters) takes, for each setting."""
 
 
-def seconds_in_waves(work: Ints, at_once: Ints, wave_seconds: WaveSeconds) -> NDArray[np.float64]:
+def seconds_in_waves(work: Ints, at_once: Ints, wave_seconds: WaveSeconds) -> Floats:
     """Return how long ``work`` CTAs (or clusters) take, ``at_once`` of them at a time; the last wave has what is
     left."""
     full_waves, left = np.divmod(work, np.maximum(at_once, 1))
-    seconds: NDArray[np.float64] = full_waves * wave_seconds(np.maximum(at_once, 1))
+    seconds: Floats = full_waves * wave_seconds(np.maximum(at_once, 1))
     return seconds + np.where(left > 0, wave_seconds(left), 0.0)
 
 
-def bytes_for_run(contiguous_bytes: Ints) -> NDArray[np.float64]:
+def bytes_for_run(contiguous_bytes: Ints) -> Floats:
     """Return how many bytes memory could move in the time of a run of contiguous ones: more than the run has, where it
     is shorter than a cache line."""
     moved = np.maximum(contiguous_bytes, SECTOR_BYTES)
-    found: NDArray[np.float64] = moved * (LINE_BYTES / np.minimum(moved, LINE_BYTES)) ** PARTIAL_LINE_EXPONENT
+    found: Floats = moved * (LINE_BYTES / np.minimum(moved, LINE_BYTES)) ** PARTIAL_LINE_EXPONENT
     return found
 
 
-def overlapped_seconds(*seconds: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
+def overlapped_seconds(*seconds: NDArray[np.floating[Any]]) -> Floats:
     """Return how long several things take that go on at once: the longest of them, and more where others are nearly as
     long, since these hide one another only in part. The exponent is a guess."""
-    together: NDArray[np.float64] = np.sum([each**4 for each in seconds], axis=0) ** 0.25
+    together: Floats = np.sum([each**4 for each in seconds], axis=0) ** 0.25
     return together

@@ -15,7 +15,6 @@ from operator import add
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...core.dtypes import DType
 from ...ir.buffer import Buffer, Layout, MemoryScope
@@ -257,9 +256,9 @@ def allocate_partials(w: Writer, gemm: Gemm, warps_k: int, columns: int, dtype: 
     return w.allocate("partials", (warps_k, gemm.m.extent, columns), dtype, MemoryScope.SHARED, layout)
 
 
-def partial_bytes(m: int, warps_k: Whole, columns: Whole) -> NDArray[np.int64]:
+def partial_bytes(m: int, warps_k: Whole, columns: Whole) -> Ints:
     """Return what ``allocate_partials`` takes in float32."""
-    taken: NDArray[np.int64] = 4 * m * np.asarray(warps_k, np.int64) * (np.asarray(columns, np.int64) + PADDING)
+    taken: Ints = 4 * m * np.asarray(warps_k, np.int64) * (np.asarray(columns, np.int64) + PADDING)
     return taken
 
 

@@ -14,6 +14,7 @@ from ...ir.stmt import Kernel
 from ...te.triton import OPTIONS, TritonKernel, TritonWorkload
 from ...te.workload import Workload
 from ..sketch import NO_PEAKS, Peaks
+from ..space.columns import Bools
 from ..space.knob import Knob, Quantity
 from ..space.space import Space
 
@@ -56,7 +57,7 @@ class TritonSketch:
         total = len(found)
         return Space(self.name, self.version, self.knobs(workload, target), codes, {}, total, None, total, total)
 
-    def legal(self, workload: Workload, target: Target, schedules: Sequence[Schedule]) -> NDArray[np.bool_]:
+    def legal(self, workload: Workload, target: Target, schedules: Sequence[Schedule]) -> Bools:
         """Return which schedules are configurations of the kernel."""
         rows = [_kernel(workload).configurations.row_of(dict(schedule.knobs)) for schedule in schedules]
         return np.array([row is not None for row in rows], np.bool_)

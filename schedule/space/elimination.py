@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.schedule import KnobValue
-from .columns import Bools, Columns, Ints
+from .columns import Bools, Columns, Floats, Ints
 from .constraint import Constraint
 from .knob import Knob
 
@@ -36,7 +36,6 @@ _MOST_KEY = 1 << 62
 _MOST_SETTINGS_PER_ROW = 16
 
 Codes = NDArray[np.int16]
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,12 +3,11 @@
 from math import inf
 
 import numpy as np
-from numpy.typing import NDArray
 
-from .columns import Bools
+from .columns import Bools, Floats
 
 
-def best_by_prior(prior: NDArray[np.float64], candidates: Bools, most: int, within: float = inf) -> Bools:
+def best_by_prior(prior: Floats, candidates: Bools, most: int, within: float = inf) -> Bools:
     """Return the ``most`` candidates of the least ``prior``, those equal to the last one included, bool[n].
 
     None of them is over ``within`` times the least. ``prior`` is a time for each row, float64[n]; ``candidates`` says

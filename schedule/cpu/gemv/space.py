@@ -11,7 +11,6 @@ from math import prod
 from typing import cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ....core.dtypes import float32, float64
 from ....core.schedule import KnobValue
@@ -21,7 +20,7 @@ from ....te.workload import Workload
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.gemm import Gemm, gemm_of
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Derived, Ints, columns_of_setting, row_of_record
+from ...space.columns import Bools, Columns, Derived, Floats, Ints, columns_of_setting, row_of_record
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
 from ...tile_sketch import Plan, TileSketch
@@ -126,35 +125,33 @@ class CpuGemvPlan(Plan):
         ok &= (s.split_k == 1) | (s.tasks <= MOST_TASKS * threads)
         return ok & (s.k_unroll >= min(BUSY_K_UNROLL, int(unroll[-1])))
 
-    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
         """Return the matrix from memory and the arithmetic, which overlap, and then the partial sums."""
         s, rates = self.sizes(columns), cpu_peaks(self.target, peaks)
         work = overlapped(self._memory_seconds(s, rates), self._instruction_seconds(s, rates))
         partial_sums = np.where(s.split_k > 1, s.tasks * self._accumulator_bytes(s), 0)
         reduce = 2 * partial_sums / rates.l2_bytes_per_second
-        found: NDArray[np.float64] = (
-            rates.launch_seconds + work / (1 - idle_share(s.tasks, self.target.threads)) + reduce
-        )
+        found: Floats = rates.launch_seconds + work / (1 - idle_share(s.tasks, self.target.threads)) + reduce
         return found
 
-    def _memory_seconds(self, s: CpuGemvSizes[Ints], rates: CpuPeaks) -> NDArray[np.float64]:
+    def _memory_seconds(self, s: CpuGemvSizes[Ints], rates: CpuPeaks) -> Floats:
         """Return all inputs once. The first bytes of each contiguous piece of a row of the matrix come late."""
         late = 1 + PREFETCH_BYTES / (s.nc * self.product.accumulator.dtype.bytes)
         return late * sum(b.bytes for b in self.product.inputs) / rates.read_bytes_per_second
 
-    def _instruction_seconds(self, s: CpuGemvSizes[Ints], rates: CpuPeaks) -> NDArray[np.float64]:
+    def _instruction_seconds(self, s: CpuGemvSizes[Ints], rates: CpuPeaks) -> Floats:
         """Multiply-adds, or loads of the matrix and moves of accumulators. Accumulators that leave the first-level
         cache move at the rate of the second level."""
         p = self.product
         vectors = p.k.extent * s.n_ranges * s.nc / self.lanes * self._batches
         moved = 2 * p.m.extent / np.minimum(s.k_unroll, MOST_K_UNROLL)
-        seconds: NDArray[np.float64] = vectors * np.maximum(p.m.extent, 1 + moved) / rates.vector_steps()
+        seconds: Floats = vectors * np.maximum(p.m.extent, 1 + moved) / rates.vector_steps()
         spilled = vectors * moved * self.lanes * p.accumulator.dtype.bytes / rates.l2_bytes_per_second
         return seconds + np.where(self._accumulator_bytes(s) <= CACHE_BYTES, 0, spilled)
 
     def derive(self, columns: Columns) -> Derived:
         p, s = self.product, self.sizes(columns)
-        found: dict[str, Ints | NDArray[np.float64]] = {
+        found: dict[str, Ints | Floats] = {
             "tasks": s.tasks,
             "idle_share": idle_share(s.tasks, self.target.threads),
             "row_bytes": s.nc * p.accumulator.dtype.bytes,

@@ -9,12 +9,11 @@ It looks at the group with the most work. Nothing in it was fitted.
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ....ir.buffer import Buffer
 from ....ir.expr import Expr, Load, Select
 from ....te.workload import Workload
-from ...space.columns import Bools, Columns, Ints
+from ...space.columns import Bools, Columns, Floats, Ints
 from ..arithmetic import overlapped
 from ..peaks import CpuPeaks
 from ..shared_knobs import NON_TEMPORAL
@@ -24,8 +23,8 @@ from .promising import BUSY_ACCUMULATORS
 from .tile_loops import INLINE
 from .tiles import lane_bytes
 
-Seconds = NDArray[np.float64]
-Quantities = Mapping[str, NDArray[np.float64]]
+Seconds = Floats
+Quantities = Mapping[str, Floats]
 
 L1_BYTES, L2_BYTES = 32 << 10, 1 << 20
 """Nominal sizes of the caches of a core."""

@@ -8,12 +8,11 @@ from collections.abc import Mapping
 from math import prod
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ....core.target import Target
 from ....ir.cpu import LEAST_TRANSPOSED
 from ....te.workload import Stage, Workload
-from ...space.columns import Columns, Ints
+from ...space.columns import Bools, Columns, Floats, Ints
 from ...space.knob import Quantity
 from ..arithmetic import idle_share
 from ..limits import vector_registers
@@ -64,9 +63,9 @@ QUANTITIES = (
 )
 
 
-def derive(workload: Workload, group: FusedGroup, target: Target, c: Columns) -> Mapping[str, NDArray[np.float64]]:
+def derive(workload: Workload, group: FusedGroup, target: Target, c: Columns) -> Mapping[str, Floats]:
     """Return the derived columns of n settings of the group's knobs, float64[n] each."""
-    found: dict[str, Ints | NDArray[np.float64] | float] = {q.name: 0.0 for q in QUANTITIES}
+    found: dict[str, Ints | Floats | float] = {q.name: 0.0 for q in QUANTITIES}
     found["non_temporal"] = c.flags("store", NON_TEMPORAL).astype(np.float64)
     found["inlined_padding"] = c.flags("padding", INLINE).astype(np.float64)
     if group.kind == "tile":
@@ -82,7 +81,7 @@ def derive(workload: Workload, group: FusedGroup, target: Target, c: Columns) ->
     return {q.name: np.broadcast_to(np.asarray(found[q.name], np.float64), len(c)).copy() for q in QUANTITIES}
 
 
-def _tile_columns(tiles: LoopTileAxes, target: Target, c: Columns) -> dict[str, Ints | NDArray[np.float64]]:
+def _tile_columns(tiles: LoopTileAxes, target: Target, c: Columns) -> dict[str, Ints | Floats]:
     """Return the columns of a tile group."""
     s = tile_sizes(tiles, c)
     accumulators = accumulator_registers(tiles, target, c)
@@ -159,7 +158,7 @@ def _pages(tiles: LoopTileAxes, c: Columns, extents: AxisExtents) -> Ints:
     return total
 
 
-def _packing_share(tiles: LoopTileAxes, c: Columns, s: LoopTileSizes[Ints], packed: Ints) -> NDArray[np.float64]:
+def _packing_share(tiles: LoopTileAxes, c: Columns, s: LoopTileSizes[Ints], packed: Ints) -> Floats:
     """Packed elements over operations. A task packs once, or for each iteration of its outer tile loop."""
     copies = s.tasks.astype(np.float64)
     for i, (_, follows) in enumerate(tiles.packable):
@@ -170,7 +169,7 @@ def _packing_share(tiles: LoopTileAxes, c: Columns, s: LoopTileSizes[Ints], pack
             if outer in follows and inner is not None and inner not in follows:
                 copies = np.where(order & c.flags("pack", OPERANDS[i]), s.tasks * blocks, copies)
     copies = np.where(c.flags("pack", NO_PACK), 0, copies)
-    share: NDArray[np.float64] = copies * packed / lane_bytes(tiles.group) / max(tiles.group.work, 1)
+    share: Floats = copies * packed / lane_bytes(tiles.group) / max(tiles.group.work, 1)
     return share
 
 
@@ -179,9 +178,9 @@ def _loads(
     stage: Stage,
     s: LoopTileSizes[Ints],
     accumulators: Ints,
-    by_columns: NDArray[np.bool_],
+    by_columns: Bools,
     lanes: Ints,
-) -> tuple[Ints, NDArray[np.float64]]:
+) -> tuple[Ints, Floats]:
     """Return how many loads one step of a tile has, and how many of them take a load for each lane."""
     loads = np.zeros(len(s.columns), dtype=np.int64)
     uneven = np.zeros(len(s.columns))
@@ -204,18 +203,18 @@ def _loads(
     return loads, uneven
 
 
-def _gathered_share(rows: Ints, lanes: Ints) -> NDArray[np.float64]:
+def _gathered_share(rows: Ints, lanes: Ints) -> Floats:
     """Return the share of gathers that would take as long as what is loaded where ``rows`` neighbouring gathers are
     transposed in registers: blocks of powers of two of them, each with a load for each lane, and the rest alone
     (``codegen.passes.transpose_gathers``)."""
     rest = rows % lanes
     blocks = rows // lanes + sum((rest >> bit) & 1 for bit in range(LEAST_TRANSPOSED.bit_length() - 1, 8))
     each = lanes * (blocks + rest % LEAST_TRANSPOSED) / rows
-    share: NDArray[np.float64] = (each - 1) / np.maximum(lanes - 1, 1)
+    share: Floats = (each - 1) / np.maximum(lanes - 1, 1)
     return share
 
 
-def _row_columns(group: FusedGroup, target: Target, c: Columns) -> dict[str, Ints | NDArray[np.float64] | float]:
+def _row_columns(group: FusedGroup, target: Target, c: Columns) -> dict[str, Ints | Floats | float]:
     """Return the columns of a row group or a scalar group."""
     lanes, vectors, rows = c.ints("lanes"), c.ints("vectors"), c.ints("rows")
     outer = prod(a.extent for a in group.root.axes[: group.depth]) if group.kind == "row" else 1

@@ -10,7 +10,6 @@ from functools import cached_property, lru_cache
 from typing import cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ....core.schedule import KnobValue
 from ....core.target import Target
@@ -86,7 +85,7 @@ class CpuLoopsPlan(Plan):
             return np.ones(len(columns), dtype=bool)
         return promising(tiles_of(self._main), self.target, columns)
 
-    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
         rates = cpu_peaks(self.target, peaks)
         seconds = group_seconds(self._main, columns, self.derive(columns), rates)
         inlined = columns.flags("padding", INLINE)

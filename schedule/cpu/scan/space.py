@@ -6,7 +6,6 @@ from functools import cached_property
 from typing import cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ....core.schedule import KnobValue
 from ....core.target import Target
@@ -15,7 +14,7 @@ from ....te.cost import flops
 from ....te.workload import Workload
 from ...problems.scan import ScanProblem, scan_problem
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Derived, Ints, columns_of_setting, row_of_record
+from ...space.columns import Bools, Columns, Derived, Floats, Ints, columns_of_setting, row_of_record
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
 from ...tile_sketch import Plan, TileSketch
@@ -71,11 +70,11 @@ class CpuScanPlan(Plan):
             ),
         )
 
-    def _vectors(self, s: CpuScanSizes[Ints]) -> NDArray[np.float64]:
+    def _vectors(self, s: CpuScanSizes[Ints]) -> Floats:
         """Running values of a task in registers of the instruction set."""
         bytes = accumulation_of(self.problem).accumulator_dtype.bytes
-        each: NDArray[np.float64] = np.maximum(s.vector * bytes / max(self.target.vector_bytes, bytes), 1.0)
-        vectors: NDArray[np.float64] = s.unroll * each
+        each: Floats = np.maximum(s.vector * bytes / max(self.target.vector_bytes, bytes), 1.0)
+        vectors: Floats = s.unroll * each
         return vectors
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
@@ -84,19 +83,19 @@ class CpuScanPlan(Plan):
         good: Bools = self._vectors(s) <= vector_registers(self.target)
         return good & (s.tasks >= min(self.target.threads, self.problem.lines // int(np.max(s.vector))))
 
-    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
         """Return the bytes and the arithmetic, which overlap for the most part. A step takes at least as long as one
         addition. What does not fill a cache line is moved all the same."""
         s, p, rates = self.sizes(columns), self.problem, cpu_peaks(self.target, peaks)
         elements = p.lines * p.length
         operations = max(flops(p.workload) / elements, 1.0) + len(p.loads) + len(p.outputs)
-        step: NDArray[np.float64] = np.maximum(ADD_CYCLES, self._vectors(s) * operations / ISSUED)
+        step: Floats = np.maximum(ADD_CYCLES, self._vectors(s) * operations / ISSUED)
         work = s.tasks * p.length * step / (rates.clock_hz * rates.threads)
         run = np.full_like(s.tasks, LINE_BYTES) if p.along_rows else self._contiguous_bytes(s)
-        wasted: NDArray[np.float64] = np.maximum(LINE_BYTES / run, 1.0)
-        moved: NDArray[np.float64] = elements * sum(p.element_bytes) * wasted / rates.memory_bytes_per_second
-        busy: NDArray[np.float64] = 1 - idle_share(s.tasks, rates.threads)
-        together: NDArray[np.float64] = np.maximum(work, moved) + EXPOSED * np.minimum(work, moved)
+        wasted: Floats = np.maximum(LINE_BYTES / run, 1.0)
+        moved: Floats = elements * sum(p.element_bytes) * wasted / rates.memory_bytes_per_second
+        busy: Floats = 1 - idle_share(s.tasks, rates.threads)
+        together: Floats = np.maximum(work, moved) + EXPOSED * np.minimum(work, moved)
         return rates.launch_seconds + together / busy
 
     def _contiguous_bytes(self, s: CpuScanSizes[Ints]) -> Ints:
@@ -105,7 +104,7 @@ class CpuScanPlan(Plan):
 
     def derive(self, columns: Columns) -> Derived:
         s = self.sizes(columns)
-        found: dict[str, Ints | NDArray[np.float64]] = {
+        found: dict[str, Ints | Floats] = {
             "tasks": s.tasks,
             "idle_share": idle_share(s.tasks, self.target.threads),
             "running_values": self._vectors(s),

@@ -8,13 +8,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ....core.dtypes import float32, float64
 from ....core.target import Target
 from ....te.workload import Axis, Workload
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Ints
+from ...space.columns import Bools, Columns, Floats, Ints
 from ...tile_sketch import FAR, TileSketch
 from ..gemm.blocked_product import BlockedProduct
 from ..gemm.micro_kernel import MicroKernel
@@ -39,7 +38,7 @@ class WinogradPlan(CpuGemmPlan):
         seconds = self.prior_seconds(columns, peaks)
         return np.asarray(seconds <= FAR * seconds.min())
 
-    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
         return winograd_seconds(self.product, columns, cpu_peaks(self.product.target, peaks))
 
 

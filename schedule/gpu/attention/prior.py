@@ -5,16 +5,13 @@ from functools import lru_cache
 from heapq import heapify, heapreplace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ....ir.expr import WARP_LANES
 from ...problems.attention import Attention
-from ...space.columns import Ints
+from ...space.columns import Floats, Ints
 from ..peaks import GpuPeaks
 from .score_loads import pairs_of, tile_loads
 from .sizes import AttentionSizes
-
-Floats = NDArray[np.float64]
 
 # Factors and cycles that were fitted to kernels timed on an H200. They are counted in cycles of a multiprocessor, so
 # that they scale with the clock of the device at hand.

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ....core.dtypes import float32
 from ....core.schedule import KnobValue
@@ -20,7 +19,7 @@ from ....te.workload import Workload
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.attention import Attention, attention_of
 from ...sketch import NO_PEAKS, Peaks
-from ...space.columns import Bools, Columns, Derived, Ints
+from ...space.columns import Bools, Columns, Derived, Floats, Ints
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
 from ...space.pruning import best_by_prior
@@ -73,7 +72,7 @@ class AttentionPlan(GpuPlan):
     def constraints(self) -> tuple[Constraint, ...]:
         return attention_constraints(self.p, self.target)
 
-    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
         return prior_seconds(self.p, self.sizes(columns), gpu_peaks(self.target, peaks))
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:

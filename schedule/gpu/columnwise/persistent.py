@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ....core.dtypes import DType
 from ....core.schedule import KnobValue
@@ -21,7 +20,7 @@ from ....ir.stmt import Kernel
 from ....te.workload import Workload
 from ...problems.columnwise import ColumnwiseProblem, dependent_columnwise_problem, has_reduced_axis
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Derived, Ints, derived_once
+from ...space.columns import Bools, Columns, Derived, Floats, Ints, derived_once
 from ...space.constraint import Constraint
 from ...space.enumerate import legal_settings
 from ...space.knob import Knob, Quantity
@@ -251,7 +250,7 @@ class PersistentColumnsPlan(GpuPlan):
         good &= (s.again_rows == 0) | ((s.in_grid == 1) & (s.again_rows <= MOST_AGAIN * s.rows_per_thread))
         return good
 
-    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
         s, p, measured = self.sizes(columns), self.problem, gpu_peaks(self.target, peaks)
         passes = len(p.reductions) + bool(p.elementwise_outputs)
         elements = p.outer_count * p.reduced_count * p.column_count
@@ -313,7 +312,7 @@ class PersistentColumnsPlan(GpuPlan):
         return persistent_kernel(self.workload, self.problem, self.sizes_of(setting))
 
 
-def _bytes_for_run(problem: ColumnwiseProblem, run: Ints, dtype: DType) -> NDArray[np.float64]:
+def _bytes_for_run(problem: ColumnwiseProblem, run: Ints, dtype: DType) -> Floats:
     """Return what memory moves for a run of elements. Those that begin anywhere have a sector more on the average, half
     of which other CTAs find in L2."""
     crossed = SECTOR_BYTES / 2 if problem.column_count * dtype.bytes % LINE_BYTES else 0.0

@@ -11,10 +11,9 @@ without them, as they were fitted.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...problems.columnwise import ColumnwiseProblem
-from ...space.columns import Ints
+from ...space.columns import Floats, Ints
 from ..occupancy import GpuLimits
 from ..peaks import GpuPeaks
 from ..reduction_prior import (
@@ -42,7 +41,7 @@ leave those of all threads there."""
 
 def columnwise_seconds(
     problem: ColumnwiseProblem, s: ColumnwiseSizes[Ints], limits: GpuLimits, peaks: GpuPeaks
-) -> NDArray[np.float64]:
+) -> Floats:
     """Return the estimated time of each setting in seconds, float64[n]."""
     rows_per_cta = -(-problem.reduced_count // s.splits)
     bytes_of_row = np.minimum(s.columns_per_cta, problem.column_count) * problem.read_bytes
@@ -60,7 +59,7 @@ def columnwise_seconds(
         of_sm = read * np.minimum(resident, -(-s.blocks // peaks.multiprocessors))
         bytes_of_cta = bytes_of_cta + read * np.minimum(of_sm / CACHED_BYTES, 1.0) ** 3
 
-    def wave_seconds(running: Ints) -> NDArray[np.float64]:
+    def wave_seconds(running: Ints) -> Floats:
         busiest = -(-running // peaks.multiprocessors) * bytes_of_cta / (peaks.l2_bytes_per_cycle * peaks.clock_hz)
         moving = running * bytes_of_cta / peaks.memory_bytes_per_second
         return overlapped_seconds(moving, np.where(s.shifted == 1, busiest, 0.0), chain)
@@ -74,7 +73,7 @@ def columnwise_seconds(
 
 def _combine_seconds(
     problem: ColumnwiseProblem, s: ColumnwiseSizes[Ints], limits: GpuLimits, peaks: GpuPeaks
-) -> NDArray[np.float64]:
+) -> Floats:
     """Return how long the partial results of the splits take to become one. From Hopper on the second launch starts
     while the first one still runs; its threads load all their partial results at once."""
     l2_bytes_per_second = peaks.l2_bytes_per_cycle * peaks.multiprocessors * peaks.clock_hz

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ....core.schedule import KnobValue
 from ....core.target import Target
@@ -18,7 +17,7 @@ from ....ir.stmt import Kernel
 from ....te.workload import Workload
 from ...problems.columnwise import ColumnwiseProblem, columnwise_problem
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Derived, Ints
+from ...space.columns import Bools, Columns, Derived, Floats, Ints
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
 from ...tile_sketch import TileSketch
@@ -199,7 +198,7 @@ class ColumnwisePlan(GpuPlan):
         good &= ~narrow | (s.blocks <= CLUSTERED_SHARE * multiprocessors * resident)
         return good
 
-    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
         return columnwise_seconds(self.problem, self.sizes(columns), self.limits, gpu_peaks(self.target, peaks))
 
     def derive(self, columns: Columns) -> Derived:

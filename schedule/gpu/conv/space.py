@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ....core.schedule import KnobValue
 from ....core.target import Target
@@ -29,7 +28,7 @@ from ...problems.gemm import Gemm, Operand, skinny_gemm_of
 from ...problems.image_window import ImageWindow
 from ...problems.implicit_gemm import implicit_gemm_of
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Derived, Ints
+from ...space.columns import Bools, Columns, Derived, Floats, Ints
 from ...space.constraint import Constraint
 from ...space.knob import Knob
 from ...space.pruning import best_by_prior
@@ -143,7 +142,7 @@ class ConvPlan(GemmPlan):
         )
         return (*super().constraints, rule, whole)
 
-    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
         """As for products. Patches take as long as a matrix to load, pixels by im2col may take longer. Folded images
         are written and read once."""
         seconds, known = super().prior_seconds(columns, peaks), gpu_peaks(self.target, peaks)
@@ -158,7 +157,7 @@ class ConvPlan(GemmPlan):
         # both are the same where what windows see does not overlap
         written = [folding_of(self.given, overlapped) for overlapped in (False, True)]
         times = [known.launch_seconds + 2 * f.images.bytes / known.memory_bytes_per_second for f in written if f]
-        folded: NDArray[np.float64] = seconds + np.array(times)[columns.ints(OVERLAPPED)]
+        folded: Floats = seconds + np.array(times)[columns.ints(OVERLAPPED)]
         return folded
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
@@ -237,7 +236,7 @@ class ConvPlans(Plan):
             kept[rows] = plan.promising(columns.kept(rows), peaks)
         return best_by_prior(prior, kept, PRUNING.most_settings, FAR)
 
-    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
         seconds = np.zeros(len(columns))
         for plan in self.plans:
             rows = plan.has(columns)

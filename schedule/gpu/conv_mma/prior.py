@@ -1,7 +1,6 @@
 """Estimates the time of a convolution with few filters: memory, or what each unit of a multiprocessor does."""
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ....core.dtypes import float32
 from ....core.target import Target
@@ -10,6 +9,7 @@ from ....te.cost import minimum_bytes
 from ....te.workload import Workload
 from ...problems.gemm import Gemm
 from ...sketch import Peaks
+from ...space.columns import Floats
 from ..memory_prior import LOAD_LATENCY_SECONDS, MemoryTraffic, memory_bound_seconds
 from ..peaks import gpu_peaks
 from ..skinny.mma_tiles import ATOM_M, ATOM_N
@@ -26,9 +26,7 @@ COPY_ACCESSES = 3
 """What a copy of filters takes, in the time of loads and stores."""
 
 
-def conv_mma_seconds(
-    workload: Workload, gemm: Gemm, target: Target, sizes: ConvMmaSizes, peaks: Peaks
-) -> NDArray[np.float64]:
+def conv_mma_seconds(workload: Workload, gemm: Gemm, target: Target, sizes: ConvMmaSizes, peaks: Peaks) -> Floats:
     """Return the estimated time of each setting in seconds, float64[n]."""
     s, found, window = sizes, gpu_peaks(target, peaks), gemm.window
     assert window is not None and gemm.a.load is not None

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from math import prod
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ....core.schedule import KnobValue
 from ....core.target import Target
@@ -24,7 +23,7 @@ from ....te.workload import Workload
 from ...problems.gemm import Gemm, gemm_of
 from ...problems.implicit_gemm import implicit_gemm_of
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Derived, derived_once
+from ...space.columns import Bools, Columns, Derived, Floats, derived_once
 from ...space.constraint import Constraint
 from ...space.enumerate import all_settings
 from ...space.knob import Knob
@@ -133,7 +132,7 @@ class ConvMmaPlan(GpuPlan):
         seconds = self.prior_seconds(columns, peaks)
         return best_by_prior(seconds, np.ones(len(columns), dtype=bool), MOST_SETTINGS, NEAR)
 
-    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
         return conv_mma_seconds(self.workload, self.gemm, self.target, self.sizes(columns), peaks)
 
     def derive(self, columns: Columns) -> Derived:

@@ -3,18 +3,15 @@
 from math import gcd, prod
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ....ir.gpu.wgmma import LINE_BYTES, SWIZZLE_128B_ELEMENTS, WGMMA_M
 from ...problems.gemm import Gemm
-from ...space.columns import Ints
+from ...space.columns import Floats, Ints
 from ..peaks import GpuPeaks, UnitCycles
 from .k_atoms import joined_groups, multiplied_k, stage_lines, tap_share
 from .mma_atom import is_packed, promoted_k_atoms, splitting, wgmma_atom
 from .result_box import can_store_by_tma
 from .sizes import GemmSizes, b_along_k, epilogue_subtiles, scale_products
-
-Floats = NDArray[np.float64]
 
 # Factors and cycles that were fitted to kernels timed on an H200. They are counted in cycles of a multiprocessor, so
 # that they scale with the clock of the device at hand.

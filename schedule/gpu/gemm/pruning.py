@@ -4,11 +4,10 @@ from dataclasses import dataclass
 from math import inf
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS, WGMMA_M
 from ...problems.gemm import Gemm
-from ...space.columns import Bools, Ints
+from ...space.columns import Bools, Floats, Ints
 from ...space.pruning import best_by_prior
 from .epilogue import spare_registers
 from .k_atoms import halo_taps
@@ -59,7 +58,7 @@ class GemmPruning:
     least_unit_k_iters: int = 8
     least_moved_accumulators: int = 96
 
-    def promising(self, gemm: Gemm, sizes: GemmSizes[Ints], prior: NDArray[np.float64], multiprocessors: int) -> Bools:
+    def promising(self, gemm: Gemm, sizes: GemmSizes[Ints], prior: Floats, multiprocessors: int) -> Bools:
         """Return which settings are worth a measurement, bool[n], given all that are legal. ``prior``: their
         seconds."""
         usual = self._usual(gemm, sizes, multiprocessors)

@@ -14,7 +14,6 @@ from itertools import product
 from typing import cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ....core.schedule import KnobValue
 from ....core.target import Target
@@ -25,7 +24,7 @@ from ...loop_nest.nest import KERNEL_NAME
 from ...problems.gemm import Gemm, Operand, gemm_of, skinny_gemm_of, with_dynamic_rows
 from ...problems.grouped_gemm import grouped_gemm_of
 from ...sketch import NO_PEAKS, Peaks
-from ...space.columns import Bools, Columns, Derived, Ints, columns_of_setting, row_of_record
+from ...space.columns import Bools, Columns, Derived, Floats, Ints, columns_of_setting, row_of_record
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
 from ...tile_sketch import TileSketch
@@ -89,7 +88,7 @@ class GemmPlan(GpuPlan):
     def constraints(self) -> tuple[Constraint, ...]:
         return gemm_constraints(self.gemm, self.target, self.chosen)
 
-    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
         return prior_seconds(self.gemm, self.sizes(columns), gpu_peaks(self.target, peaks))
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:

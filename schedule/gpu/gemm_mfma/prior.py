@@ -1,11 +1,10 @@
 """The time that a setting of ``amdgpu_gemm`` may take: a roofline of each iteration, and waves of blocks."""
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ....ir.gpu.mma import WAVEFRONT_LANES
 from ...problems.gemm import Gemm
-from ...space.columns import Ints
+from ...space.columns import Floats, Ints
 from ..occupancy import GpuLimits
 from ..peaks import GpuPeaks
 from .sizes import ATOM, GemmMfmaSizes
@@ -16,7 +15,7 @@ LATENCY_CYCLES = 1500
 """A load of global memory takes about so many cycles, 700 ns (an estimate)."""
 
 
-def prior_seconds(gemm: Gemm, s: GemmMfmaSizes[Ints], limits: GpuLimits, peaks: GpuPeaks) -> NDArray[np.float64]:
+def prior_seconds(gemm: Gemm, s: GemmMfmaSizes[Ints], limits: GpuLimits, peaks: GpuPeaks) -> Floats:
     """Return the estimated time of each setting in seconds.
 
     k iteration = the slowest of matrix units, shared memory and L2 for all blocks of a compute unit, but not less
@@ -38,7 +37,5 @@ def prior_seconds(gemm: Gemm, s: GemmMfmaSizes[Ints], limits: GpuLimits, peaks: 
     store = at_once * 8 * s.tile_m * s.tile_n / peaks.shared_bytes_per_cycle
     busy = -(-blocks // at_once) * (s.k_iters * iteration + store)
     moved = sum(b.bytes for b in (*gemm.inputs, *(r.tensor for r in gemm.results)))
-    seconds: NDArray[np.float64] = peaks.launch_seconds + np.maximum(
-        busy / peaks.clock_hz, moved / peaks.memory_bytes_per_second
-    )
+    seconds: Floats = peaks.launch_seconds + np.maximum(busy / peaks.clock_hz, moved / peaks.memory_bytes_per_second)
     return seconds

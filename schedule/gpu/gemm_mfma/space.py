@@ -8,9 +8,6 @@ pointwise functions of the accumulator.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ....core.schedule import KnobValue
 from ....core.target import Target
 from ....ir.stmt import Kernel
@@ -18,7 +15,7 @@ from ....te.workload import Workload
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.gemm import Gemm, gemm_of
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Derived, Ints
+from ...space.columns import Bools, Columns, Derived, Floats, Ints
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
 from ...tile_sketch import TileSketch
@@ -63,7 +60,7 @@ class GemmMfmaPlan(GpuPlan):
     def sizes(self, columns: Columns) -> GemmMfmaSizes[Ints]:
         return gemm_mfma_sizes(self.gemm, columns)
 
-    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
         return prior_seconds(self.gemm, self.sizes(columns), self.limits, gpu_peaks(self.target, peaks))
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:

@@ -1,19 +1,16 @@
 """What a setting of ``cuda_gemm_mma`` takes by the work of each unit, and the time that follows from it."""
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ....core.dtypes import float64
 from ....ir.expr import WARP_LANES
 from ...problems.gemm import Gemm
-from ...space.columns import Ints
+from ...space.columns import Floats, Ints
 from ..gemm.repack import uneven_operands
 from ..multistage_quantities import tiles_per_sm
 from ..peaks import GpuPeaks, UnitCycles
 from .operands import ATOM_M, atom_of, has_ldmatrix
 from .sizes import GemmMmaSizes
-
-Floats = NDArray[np.float64]
 
 # Cycles and rates of a multiprocessor that were fitted to 200 kernels on an H200, whose times they tell to 20 %.
 L2_BYTES_PER_CYCLE = 48

@@ -3,12 +3,11 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ....core.target import Target
 from ....ir.expr import WARP_LANES
 from ...problems.gemm import Gemm
-from ...space.columns import Bools, Ints
+from ...space.columns import Bools, Floats, Ints
 from ...space.pruning import best_by_prior
 from ..gemm.repack import uneven_operands
 from ..occupancy import limits_of
@@ -34,9 +33,7 @@ class GemmMmaPruning:
     most_ctas_per_sm: int = 4
     most_copies: int = 32
 
-    def promising(
-        self, gemm: Gemm, target: Target, widths: CopyWidths, s: GemmMmaSizes[Ints], prior: NDArray[np.float64]
-    ) -> Bools:
+    def promising(self, gemm: Gemm, target: Target, widths: CopyWidths, s: GemmMmaSizes[Ints], prior: Floats) -> Bools:
         """Return which settings are worth a measurement, bool[n], given all that are legal. ``prior``: their
         seconds."""
         room = limits_of(target).resident_blocks(s.threads, s.registers, s.shared_bytes)

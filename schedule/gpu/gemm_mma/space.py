@@ -12,9 +12,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ....core.schedule import KnobValue
 from ....core.target import Target
 from ....ir.stmt import Kernel
@@ -22,7 +19,7 @@ from ....te.workload import Workload
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.gemm import Gemm, gemm_of, skinny_gemm_of
 from ...sketch import NO_PEAKS, Peaks
-from ...space.columns import Bools, Columns, Derived, Ints
+from ...space.columns import Bools, Columns, Derived, Floats, Ints
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
 from ...tile_sketch import TileSketch
@@ -79,7 +76,7 @@ class GemmMmaPlan(GpuPlan):
     def sizes(self, columns: Columns) -> GemmMmaSizes[Ints]:
         return gemm_mma_sizes(self.gemm, self.target, self._widths, columns)
 
-    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
         return prior_seconds(self.gemm, self.sizes(columns), gpu_peaks(self.target, peaks))
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:

@@ -2,12 +2,11 @@
 settings are worth a measurement."""
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ....core.target import Target
 from ....ir.expr import WARP_LANES
 from ...problems.gemm import Gemm
-from ...space.columns import Bools, Ints
+from ...space.columns import Bools, Floats, Ints
 from ...space.pruning import best_by_prior
 from ..gemm_mma.prior import (
     END_CYCLES,
@@ -19,8 +18,6 @@ from ..occupancy import PARTS, limits_of
 from ..peaks import GpuPeaks, UnitCycles
 from .sizes import GemmSimtSizes, operand_bytes, vector_of
 from .term import term_cost
-
-Floats = NDArray[np.float64]
 
 # Cycles and rates of a multiprocessor, which were fitted to 260 kernels on an H200. Those that do not depend on the
 # arithmetic come from ``gemm_mma.prior``.

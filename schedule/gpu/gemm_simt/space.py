@@ -10,9 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ....core.precision import IEEE
 from ....core.schedule import KnobValue
 from ....core.target import Target
@@ -21,7 +18,7 @@ from ....te.workload import Workload
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.gemm import Gemm, gemm_of
 from ...sketch import NO_PEAKS, Peaks
-from ...space.columns import Bools, Columns, Derived, Ints
+from ...space.columns import Bools, Columns, Derived, Floats, Ints
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
 from ...tile_sketch import TileSketch
@@ -65,7 +62,7 @@ class GemmSimtPlan(GpuPlan):
     def sizes(self, columns: Columns) -> GemmSimtSizes[Ints]:
         return gemm_simt_sizes(self.gemm, self.target, self._widths, columns)
 
-    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
         return prior_seconds(self.gemm, self._widths, self.sizes(columns), gpu_peaks(self.target, peaks))
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ....core.schedule import KnobValue
 from ....core.target import Target
@@ -18,7 +17,7 @@ from ....te.workload import Workload
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.gemm import Gemm, Operand, skinny_gemm_of
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Derived, Ints
+from ...space.columns import Bools, Columns, Derived, Floats, Ints
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
 from ...tile_sketch import TileSketch
@@ -211,7 +210,7 @@ class GemvPlan(GpuPlan):
         here = np.minimum(size.resident, -(-size.blocks // self.target.threads))
         return b_vector_bytes(self.product) * size.loads * size.threads * here
 
-    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
         p, size, ceilings = self.product, self.sizes(columns), gpu_peaks(self.target, peaks)
         b_elements, a_elements = size.block_n * p.k.extent, p.m.extent * p.k.extent
         b_bytes, a_bytes = b_elements * _element_bytes(p.b), a_elements * _element_bytes(p.a)

@@ -7,7 +7,6 @@ from functools import cached_property
 from math import prod
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ....core.schedule import KnobValue
 from ....core.target import Target
@@ -19,7 +18,7 @@ from ....te.cost import minimum_bytes, stage_flops
 from ....te.workload import Stage, Workload
 from ...loop_nest.nest import KERNEL_NAME
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Derived, Ints, columns_of_setting, row_of_record
+from ...space.columns import Bools, Columns, Derived, Floats, Ints, columns_of_setting, row_of_record
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
 from ...tile.load_analysis import flat_offset
@@ -176,7 +175,7 @@ class GpuLoopsPlan(Plan):
             promising &= (tile < 2 * extent) | ((items == 1) & (tile <= 32))
         return promising
 
-    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
         """Return the time of all launches. Those without knobs take the same in every setting."""
         measured, seconds = gpu_peaks(self.target, peaks), np.zeros(len(columns))
         for launch in self.launches:
@@ -286,9 +285,9 @@ def _tile_registers(sizes: TileSizes) -> Ints:
     return registers
 
 
-def _bytes_per_point(stage: Stage, sizes: PointSizes) -> NDArray[np.float64]:
+def _bytes_per_point(stage: Stage, sizes: PointSizes) -> Floats:
     """Return the bytes of L2 that one point of a stage loads, by the strides between neighbouring threads."""
-    found: NDArray[np.float64] = np.zeros(np.shape(sizes.threads))
+    found: Floats = np.zeros(np.shape(sizes.threads))
     for load in dict.fromkeys(loads_of(stage.body)):
         alone = _sector_share(load, stage.axes[-1].name if stage.axes else "")
         shared = _sector_share(load, stage.reduce_axes[-1].name if stage.reduce_axes else "")

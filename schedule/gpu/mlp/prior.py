@@ -12,10 +12,9 @@ The constants are estimates. They rank the times of 24 kernels for three layers 
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...problems.mlp import Mlp
-from ...space.columns import Ints
+from ...space.columns import Floats, Ints
 from ..peaks import GpuPeaks
 from ..skinny.mma_tiles import ATOM_K, ATOM_M, ATOM_N
 from ..skinny.prior import LATENCY_SECONDS, MMA_SHARE, soft_maximum
@@ -31,7 +30,7 @@ CLUSTER_CYCLES = 1000
 """How many cycles a barrier of a cluster takes with the loads from its blocks."""
 
 
-def mlp_seconds(p: Mlp, peaks: GpuPeaks, size: MlpSizes[Ints]) -> NDArray[np.float64]:
+def mlp_seconds(p: Mlp, peaks: GpuPeaks, size: MlpSizes[Ints]) -> Floats:
     """Return the estimated time of each setting in seconds, float64[n]."""
     clock, layers, statistics = peaks.clock_hz, len(p.layers), sum(len(layer.statistics) for layer in p.layers)
     at_once = size.ctas_per_sm * peaks.multiprocessors

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ....core.schedule import KnobValue
 from ....core.target import Target
@@ -20,7 +19,7 @@ from ....te.workload import Workload
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.mlp import Mlp, mlp_of
 from ...sketch import NO_PEAKS, Peaks
-from ...space.columns import Bools, Columns, Derived, Ints
+from ...space.columns import Bools, Columns, Derived, Floats, Ints
 from ...space.constraint import Constraint
 from ...space.enumerate import all_settings
 from ...space.knob import Knob, Quantity
@@ -139,7 +138,7 @@ class MlpPlan(GpuPlan):
         legal = np.all([rule.holds(columns) for rule in self.constraints], axis=0)
         return bool((legal & self.promising(columns, NO_PEAKS)).any())
 
-    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
         return mlp_seconds(self.mlp, gpu_peaks(self.target, peaks), self.sizes(columns))
 
     def derive(self, columns: Columns) -> Derived:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from math import gcd
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ....core.schedule import KnobValue
 from ....core.target import Target
@@ -16,7 +15,7 @@ from ....te.cost import flops, minimum_bytes
 from ....te.workload import Axis, Workload
 from ...problems.permute import Permute, permute_of
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Derived, Ints
+from ...space.columns import Bools, Columns, Derived, Floats, Ints
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
 from ...tile_sketch import TileSketch
@@ -392,7 +391,7 @@ class PermutePlan(GpuPlan):
         rows = -(-self.problem.output_extent // tile_out) * tile_out
         return columns * rows
 
-    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
         sizes, workload = self.sizes(columns), self.problem.workload
         bytes_moved = minimum_bytes(workload)
         shortest = np.minimum(sizes.tile_in, sizes.tile_out) * self._element_bytes
@@ -426,10 +425,10 @@ class PermutePlan(GpuPlan):
         doublings = np.abs(np.log2(np.maximum(sizes.thread_bytes, 1) / COPIED_THREAD_BYTES))
         habits = np.where(copied, (1 + UNLIKE_THREADS * doublings) * habits, habits)
         habits = np.where(sizes.copy_bytes == CHUNK_BYTES, WIDE_COPIES * habits, habits)
-        seconds: NDArray[np.float64] = habits * memory_bound_seconds(gpu_peaks(self.target, peaks), traffic)
+        seconds: Floats = habits * memory_bound_seconds(gpu_peaks(self.target, peaks), traffic)
         return seconds
 
-    def _column_reads(self, sizes: PermuteSizes) -> NDArray[np.float64]:
+    def _column_reads(self, sizes: PermuteSizes) -> Floats:
         """Return how often a warp reads shared memory for 32 elements of each tile. Where words do not go to vectors as
         a whole, it is so many times as there are words of one bank."""
         total = np.zeros(len(sizes.tile_in))

@@ -7,7 +7,6 @@ from functools import cached_property
 from math import gcd
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ....core.schedule import KnobValue
 from ....core.target import Target
@@ -17,7 +16,7 @@ from ....te.cost import flops, minimum_bytes
 from ....te.workload import Workload
 from ...problems.pointwise import Pointwise, pointwise_of
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Derived
+from ...space.columns import Bools, Columns, Derived, Floats, Ints
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
 from ...tile.load_analysis import flat_offset
@@ -115,7 +114,7 @@ class PointwisePlan(GpuPlan):
         )
 
     @cached_property
-    def _accesses(self) -> NDArray[np.int64]:
+    def _accesses(self) -> Ints:
         """How often a thread accesses memory to load the vectors of one place, for each width."""
         return np.array(
             [sum(self._accesses_of(m, w) for m in self.problem.vector_loads) for w in self._vector_widths()]
@@ -250,7 +249,7 @@ class PointwisePlan(GpuPlan):
             promising &= at_once <= max(BYTES_AT_ONCE, at_once.min(initial=np.iinfo(np.int64).max, where=promising))
         return promising
 
-    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
         sizes, problem = self.sizes(columns), self.problem
         traffic = MemoryTraffic(
             blocks=sizes.blocks,
@@ -261,10 +260,10 @@ class PointwisePlan(GpuPlan):
             accesses=sizes.accesses / WARP_LANES,
             operations=flops(problem.workload),
         )
-        begins: NDArray[np.float64] = TILE_SECONDS * sizes.tiles / self.target.threads
+        begins: Floats = TILE_SECONDS * sizes.tiles / self.target.threads
         seconds = begins + memory_bound_seconds(gpu_peaks(self.target, peaks), traffic)
         in_runs = np.isin(sizes.vector_width, self._widths_in_runs)
-        result: NDArray[np.float64] = np.where(in_runs & (sizes.unroll > 1), UNROLLED_RUNS, 1.0) * seconds
+        result: Floats = np.where(in_runs & (sizes.unroll > 1), UNROLLED_RUNS, 1.0) * seconds
         return result
 
     def derive(self, columns: Columns) -> Derived:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from math import prod
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ....core.schedule import KnobValue
 from ....core.target import Target
@@ -16,7 +15,7 @@ from ....te.cost import flops, minimum_bytes
 from ....te.workload import Workload
 from ...problems.row_window import RowWindow, row_window_of
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Derived
+from ...space.columns import Bools, Columns, Derived, Floats
 from ...space.constraint import Constraint
 from ...space.knob import Knob
 from ...tile_sketch import TileSketch
@@ -117,7 +116,7 @@ class RowWindowPlan(GpuPlan):
         promising: Bools = usual & (room <= WASTE * np.min(room, where=usual, initial=np.iinfo(np.int64).max))
         return promising
 
-    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
         """Windows are reduced for all outputs that threads have room for. Lanes that read from one bank of shared
         memory do so one after the other."""
         sizes, problem, workload = self.sizes(columns), self.problem, self.problem.workload
@@ -141,7 +140,7 @@ class RowWindowPlan(GpuPlan):
             accesses=threads / WARP_LANES * (each * (2 * sizes.loads + sizes.near) + (2 + outputs) * sizes.tile_w),
             operations=operations,
         )
-        begins: NDArray[np.float64] = TILE_SECONDS * sizes.blocks / self.target.threads
+        begins: Floats = TILE_SECONDS * sizes.blocks / self.target.threads
         return begins + memory_bound_seconds(gpu_peaks(self.target, peaks), traffic)
 
     def derive(self, columns: Columns) -> Derived:

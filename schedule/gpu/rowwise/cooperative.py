@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ....core.schedule import KnobValue
 from ....core.target import Target
@@ -21,7 +20,7 @@ from ....ir.stmt import Kernel
 from ....te.workload import Workload
 from ...problems.rowwise import RowwiseProblem, rowwise_problem
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Derived, Ints
+from ...space.columns import Bools, Columns, Derived, Floats, Ints
 from ...space.constraint import Constraint
 from ...space.enumerate import all_settings
 from ...space.knob import Knob
@@ -146,7 +145,7 @@ class CooperativePlan(GpuPlan):
         good: Bools = (taken <= MOST_WASTE * s.vectors) & (sm_threads >= 768) & (sm_threads <= 1024)
         return good & (s.own_rows <= MOST_PROMISING_ROWS)
 
-    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
         """Parts come one after the other, and are reduced meanwhile, but for the last one. Then all CTAs meet. Stores
         hide the arithmetic of outputs."""
         s, p, measured = self.sizes(columns), self.problem, gpu_peaks(self.target, peaks)
@@ -162,7 +161,7 @@ class CooperativePlan(GpuPlan):
         parts = s.own_rows * per_sm
         cycles = parts * arithmetic_cycles(p, s, measured) / s.cluster_size * np.where(exact, 1.0, TESTED)
         arithmetic = cycles * slowed / measured.clock_hz / 2  # as much before CTAs meet as afterwards
-        seconds: NDArray[np.float64] = overlapped_seconds(loads, arithmetic) + overlapped_seconds(stores, arithmetic)
+        seconds: Floats = overlapped_seconds(loads, arithmetic) + overlapped_seconds(stores, arithmetic)
         seconds += EXPOSED * arithmetic / parts + PART_SECONDS * parts
         seconds *= np.where(per_sm == PAIR, 1.0, UNPAIRED) * np.where(s.buffered_vectors > 0, SHARED, 1.0)
         seconds += measured.launch_seconds + LOAD_LATENCY_SECONDS + GRID_BARRIER_SECONDS

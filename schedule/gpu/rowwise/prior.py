@@ -10,11 +10,10 @@ when all CTAs of another one have ended, and exposes all where none is beside it
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ....ir.expr import WARP_LANES, Binary, Unary, UnaryOp, walk
 from ...problems.rowwise import RowwiseProblem, has_column_axis
-from ...space.columns import Ints
+from ...space.columns import Floats, Ints
 from ..memory_prior import BLOCK_CYCLES
 from ..occupancy import GpuLimits
 from ..peaks import GpuPeaks
@@ -49,9 +48,7 @@ SHARED_ROW = 1.002
 floats over their mean take an H100 722 us with one CTA for each, and 740 with four."""
 
 
-def rowwise_seconds(
-    problem: RowwiseProblem, s: RowwiseSizes[Ints], limits: GpuLimits, peaks: GpuPeaks
-) -> NDArray[np.float64]:
+def rowwise_seconds(problem: RowwiseProblem, s: RowwiseSizes[Ints], limits: GpuLimits, peaks: GpuPeaks) -> Floats:
     """Return the estimated time of each setting in seconds, float64[n]."""
     circular = s.storage == RowStorage.CIRCULAR_BUFFER
     reads = np.where(s.storage == RowStorage.GLOBAL, len(problem.reductions) + bool(problem.elementwise_outputs), 1)
@@ -82,14 +79,14 @@ def rowwise_seconds(
     # Rows that are prefetched for later CTAs are under way like those of the CTAs that run.
     ahead = np.where((s.prefetch_distance > 0) & (row_groups > clusters), 2, 1)
 
-    def ctas_per_sm(running: Ints) -> NDArray[np.float64]:
-        ctas: NDArray[np.float64] = np.maximum(running * s.cluster_size / usable, 1.0)
+    def ctas_per_sm(running: Ints) -> Floats:
+        ctas: Floats = np.maximum(running * s.cluster_size / usable, 1.0)
         return ctas
 
     threads = np.minimum(resident, ctas_per_sm(at_once)) * s.threads
     slowed = np.maximum(BUSY_THREADS / np.maximum(threads, 1), 1.0) ** IDLE_POWER
 
-    def overlapping(running: Ints) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def overlapping(running: Ints) -> tuple[Floats, Floats]:
         """How long a wave takes if as much as can be overlaps, and how much longer if nothing does."""
         rows = running * s.rows_per_cta
         busy = np.clip(running * s.cluster_size, 1, usable)
@@ -99,14 +96,14 @@ def rowwise_seconds(
         transfer = np.where(s.storage == RowStorage.GLOBAL, np.maximum(transfer, alone), transfer)
         arithmetic = rows * arithmetic_of_row / busy * slowed
         together = overlapped_seconds(transfer, arithmetic, chain)
-        apart: NDArray[np.float64] = transfer + arithmetic + chain
+        apart: Floats = transfer + arithmetic + chain
         return together, apart - together
 
-    def wave_seconds(running: Ints) -> NDArray[np.float64]:
+    def wave_seconds(running: Ints) -> Floats:
         together, more = overlapping(running)
         later = EXPOSED_LATER * np.clip(2 - ahead * ctas_per_sm(at_once), 0.0, 1.0)
         later = np.where(wide, np.clip(2 - ctas_per_sm(running), 0.0, 1.0), later)
-        seconds: NDArray[np.float64] = together + exposes * later * more
+        seconds: Floats = together + exposes * later * more
         return seconds
 
     # Nothing overlaps with the first loads of a buffer, and with the arithmetic of the last rows.
@@ -117,7 +114,7 @@ def rowwise_seconds(
     started = BLOCK_CYCLES * np.where(circular, np.minimum(s.blocks, resident * peaks.multiprocessors), s.blocks)
     body = np.maximum(fill + seconds_in_waves(row_groups, clusters, wave_seconds), started / peaks.clock_hz)
     held = (s.cluster_size == 1) & (s.storage != RowStorage.GLOBAL)
-    seconds: NDArray[np.float64] = peaks.launch_seconds + body * np.where(held, 1.0, SHARED_ROW)
+    seconds: Floats = peaks.launch_seconds + body * np.where(held, 1.0, SHARED_ROW)
     return seconds
 
 
@@ -130,7 +127,7 @@ def segment_share(problem: RowwiseProblem) -> float:
     return float(bytes_for_run(np.array([run]))[0]) / run
 
 
-def arithmetic_cycles(problem: RowwiseProblem, s: RowwiseSizes[Ints], peaks: GpuPeaks) -> NDArray[np.float64]:
+def arithmetic_cycles(problem: RowwiseProblem, s: RowwiseSizes[Ints], peaks: GpuPeaks) -> Floats:
     """Return how long one multiprocessor computes for one row, one cycle of a float32 unit for each operation. Threads
     without a vector work as well. Where a segment stands, or what belongs to it, is found for each vector."""
     vectors = s.vectors_per_thread * s.threads_per_row * s.cluster_size
@@ -138,7 +135,7 @@ def arithmetic_cycles(problem: RowwiseProblem, s: RowwiseSizes[Ints], peaks: Gpu
     segments = np.where(problem.reads_segments & (problem.columns[-1] % s.vector > 0), s.vector, 1)
     found = 0 if problem.is_plain else SEGMENT_OPERATIONS * segments
     operations = s.vector * _operations(problem, SPECIAL_OPERATIONS) + found
-    cycles: NDArray[np.float64] = vectors * operations / (peaks.float32_flops_per_cycle / 2)
+    cycles: Floats = vectors * operations / (peaks.float32_flops_per_cycle / 2)
     return cycles
 
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ....core.schedule import KnobValue
 from ....core.target import Target
@@ -19,7 +18,7 @@ from ....ir.stmt import Kernel
 from ....te.workload import Workload
 from ...problems.rowwise import RowwiseProblem, has_row_axis, rowwise_problem
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Derived, Ints, columns_of_setting
+from ...space.columns import Bools, Columns, Derived, Floats, Ints, columns_of_setting
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
 from ...tile_sketch import TileSketch
@@ -342,7 +341,7 @@ class RowwisePlan(GpuPlan):
         """Whether a row is needed again once it is reduced."""
         return len(self.problem.elementwise_outputs) > 0
 
-    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
         return rowwise_seconds(self.problem, self.sizes(columns), self.limits, gpu_peaks(self.target, peaks))
 
     def derive(self, columns: Columns) -> Derived:
@@ -401,7 +400,7 @@ class RowwisePlan(GpuPlan):
         return None
 
 
-def shares_of_rows(p: RowwiseProblem, s: RowwiseSizes[Ints]) -> dict[str, NDArray[np.float64]]:
+def shares_of_rows(p: RowwiseProblem, s: RowwiseSizes[Ints]) -> dict[str, Floats]:
     """Return what settings say of how threads share a row: the quantities that are the same in all sketches of rows,
     float64[n] each."""
     taken = s.vectors_per_thread * s.threads_per_row * s.cluster_size

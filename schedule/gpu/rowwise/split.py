@@ -22,7 +22,6 @@ from functools import cached_property
 from math import log, prod
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ....core.dtypes import float32, float64, int32
 from ....core.schedule import KnobValue
@@ -42,7 +41,7 @@ from ...problems.rowwise import (
     rowwise_problem,
 )
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Derived, columns_of_setting
+from ...space.columns import Bools, Columns, Derived, Floats, columns_of_setting
 from ...space.constraint import Constraint
 from ...space.knob import Knob
 from ...tile.names import NameSupply
@@ -109,8 +108,8 @@ class SplitPlan(Plan):
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
         return self._parts.promising(columns, peaks)
 
-    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
-        seconds: NDArray[np.float64] = np.zeros(len(columns))
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
+        seconds: Floats = np.zeros(len(columns))
         measured = gpu_peaks(self._parts.target, peaks)
         l2_bytes_per_second = measured.l2_bytes_per_cycle * measured.multiprocessors * measured.clock_hz
         saved = 1 / measured.memory_bytes_per_second - 1 / l2_bytes_per_second

@@ -10,11 +10,10 @@ barrier of the grid for each chunk. Nothing moves meanwhile unless the next chun
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ....ir.expr import WARP_LANES, Binary, Unary, walk
 from ...problems.scan import ScanProblem
-from ...space.columns import Ints
+from ...space.columns import Floats, Ints
 from ..memory_prior import EXPOSED
 from ..occupancy import GpuLimits
 from ..peaks import GpuPeaks
@@ -47,10 +46,10 @@ PAIR = 2
 """Of more CTAs on a multiprocessor no more overlap, where all of them meet (``rowwise.cooperative``)."""
 
 
-def scan_seconds(p: ScanProblem, s: ScanSizes[Ints], limits: GpuLimits, peaks: GpuPeaks) -> NDArray[np.float64]:
+def scan_seconds(p: ScanProblem, s: ScanSizes[Ints], limits: GpuLimits, peaks: GpuPeaks) -> Floats:
     """Return the estimated time of each setting in seconds, float64[n]."""
     elements = p.lines * p.length * held_share(p, s)
-    wasted: NDArray[np.float64] = np.maximum(ACCESS_BYTES / contiguous_bytes(p, s), 1.0)
+    wasted: Floats = np.maximum(ACCESS_BYTES / contiguous_bytes(p, s), 1.0)
     read_of_cta = p.lines * p.length * p.body_bytes * wasted / s.blocks
     bytes_of_cta = p.lines * p.length * sum(p.element_bytes) * wasted / s.blocks
     operations = elements * _operations(p) + elements / s.vector * _lane_operations(p, s)
@@ -67,15 +66,13 @@ def scan_seconds(p: ScanProblem, s: ScanSizes[Ints], limits: GpuLimits, peaks: G
     in_turns = (s.cooperative == 1) & (s.stages == 1)
     resident = np.maximum(limits.resident_blocks(s.threads, s.registers, s.shared_bytes), 1)
 
-    def chain(of_chunk: NDArray[np.float64]) -> NDArray[np.float64]:
+    def chain(of_chunk: Floats) -> Floats:
         one_by_one = s.chunks * (LOAD_LATENCY_SECONDS + of_chunk)
         ahead = LOAD_LATENCY_SECONDS + s.chunks * np.maximum(LOAD_LATENCY_SECONDS, of_chunk)
         return np.where(s.stages > 1, ahead, one_by_one)
 
-    def in_waves(
-        bytes: NDArray[np.float64], cycles: NDArray[np.float64], chain: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
-        def wave_seconds(running: Ints) -> NDArray[np.float64]:
+    def in_waves(bytes: Floats, cycles: Floats, chain: Floats) -> Floats:
+        def wave_seconds(running: Ints) -> Floats:
             busy = np.clip(running, 1, peaks.multiprocessors)
             moving = running * bytes / peaks.memory_bytes_per_second
             together = overlapped_seconds(moving, running * cycles / busy / peaks.clock_hz, chain)
@@ -105,10 +102,10 @@ def contiguous_bytes(p: ScanProblem, s: ScanSizes[Ints]) -> Ints:
     return found
 
 
-def held_share(p: ScanProblem, s: ScanSizes[Ints]) -> NDArray[np.float64]:
+def held_share(p: ScanProblem, s: ScanSizes[Ints]) -> Floats:
     """Elements of all chunks for each one that exists."""
     lines = s.blocks // s.ctas_per_line * s.line_vectors * (1 if p.along_rows else s.vector)
-    share: NDArray[np.float64] = s.chunk * s.chunks * s.ctas_per_line / p.length * lines / p.lines
+    share: Floats = s.chunk * s.chunks * s.ctas_per_line / p.length * lines / p.lines
     return share
 
 
@@ -118,8 +115,8 @@ def _operations(p: ScanProblem) -> int:
     return 2 + len(p.loads) + len(p.outputs) + sum(isinstance(e, Binary | Unary) for b in bodies for e in walk(b))
 
 
-def _lane_operations(p: ScanProblem, s: ScanSizes[Ints]) -> NDArray[np.float64]:
+def _lane_operations(p: ScanProblem, s: ScanSizes[Ints]) -> Floats:
     """Operations of the scan across lanes, for each vector of a row; along columns there is one for all items."""
     lanes = s.line_threads // s.segments
-    steps: NDArray[np.float64] = (np.log2(lanes) + 2 * (lanes > 1)) * LANE_STEP_OPERATIONS
+    steps: Floats = (np.log2(lanes) + 2 * (lanes > 1)) * LANE_STEP_OPERATIONS
     return steps if p.along_rows else steps * s.vector / s.items

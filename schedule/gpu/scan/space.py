@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ....core.schedule import KnobValue
 from ....core.target import Target
@@ -14,7 +13,7 @@ from ....ir.stmt import Kernel
 from ....te.workload import Workload
 from ...problems.scan import ScanProblem, scan_problem
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Derived, Ints
+from ...space.columns import Bools, Columns, Derived, Floats, Ints
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
 from ...tile_sketch import TileSketch
@@ -188,7 +187,7 @@ class ScanPlan(GpuPlan):
         good &= ~shared | (seconds <= min(SLOWER_SHARED * best, best_whole))
         return good
 
-    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
         return scan_seconds(self.problem, self.sizes(columns), self.limits, gpu_peaks(self.target, peaks))
 
     def derive(self, columns: Columns) -> Derived:

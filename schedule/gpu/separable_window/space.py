@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from math import gcd, prod
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ....core.dtypes import INDEX
 from ....core.schedule import KnobValue
@@ -19,7 +18,7 @@ from ....te.workload import Workload
 from ...problems.separable_window import SeparableWindow, separable_window_of
 from ...problems.window_overlap import WindowAxis
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Derived, Ints, derived_once
+from ...space.columns import Bools, Columns, Derived, Floats, Ints, derived_once
 from ...space.constraint import Constraint
 from ...space.knob import Knob
 from ...tile.load_analysis import flat_offset
@@ -255,7 +254,7 @@ class SeparableWindowPlan(GpuPlan):
         promising: Bools = (busy | (sizes.blocks <= self.target.threads)) & (sizes.store_width == widest)
         return promising
 
-    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
         """Lanes of a warp that have no column or no outputs wait for those that have. While the threads of a block wait
         for one another, other blocks work."""
         sizes, problem, workload = self.sizes(columns), self.problem, self.problem.workload
@@ -294,7 +293,7 @@ class SeparableWindowPlan(GpuPlan):
         overlapping = busy * self.limits.resident_blocks(sizes.threads, few, sizes.shared_bytes)
         found = gpu_peaks(self.target, peaks)
         begins = TILE_SECONDS * sizes.blocks / self.target.threads
-        seconds: NDArray[np.float64] = begins + memory_bound_seconds(found, traffic)
+        seconds: Floats = begins + memory_bound_seconds(found, traffic)
         accesses = ACCESS_CYCLES * traffic.accesses / (found.multiprocessors * found.clock_hz)
         seconds = seconds * (1 + eased * BARRIER_WAITS / np.maximum(overlapping, 1)) + EXPOSED_ACCESSES * accesses
         return seconds

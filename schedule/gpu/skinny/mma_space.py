@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ....core.schedule import KnobValue
 from ....core.target import Target
@@ -18,7 +17,7 @@ from ....te.workload import Workload
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.gemm import Gemm, skinny_gemm_of
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Derived, Ints
+from ...space.columns import Bools, Columns, Derived, Floats, Ints
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
 from ...tile_sketch import TileSketch
@@ -132,7 +131,7 @@ class SkinnyMmaPlan(GpuPlan):
         """Return how many blocks run at once with one on a multiprocessor, in whole clusters."""
         return self.target.threads // size.split_k * size.split_k
 
-    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
         p, size, ceilings = self.product, self.sizes(columns), gpu_peaks(self.target, peaks)
         b_elements = size.block_n * size.k_tiles * size.warps_k * size.tile_k
         a_elements = ATOM_N * size.atoms_m * size.k_tiles * size.warps_k * size.tile_k

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...problems.gemm import Gemm
-from ...space.columns import Ints
+from ...space.columns import Floats, Ints
 from ..peaks import GpuPeaks
 
 LATENCY_SECONDS = 700e-9
@@ -56,7 +56,7 @@ class WeightStream:
     latency: float = LATENCY_SECONDS
 
 
-def weight_stream_seconds(p: Gemm, peaks: GpuPeaks, stream: WeightStream) -> NDArray[np.float64]:
+def weight_stream_seconds(p: Gemm, peaks: GpuPeaks, stream: WeightStream) -> Floats:
     """Return the estimated time of each setting in seconds, float64[n]."""
     most_blocks = -(-stream.blocks // peaks.multiprocessors)
     at_once = np.maximum(stream.resident, 1) * peaks.multiprocessors
@@ -71,7 +71,7 @@ def weight_stream_seconds(p: Gemm, peaks: GpuPeaks, stream: WeightStream) -> NDA
     return peaks.launch_seconds + stream.exposed_cycles / clock + overlapped
 
 
-def _memory_seconds(p: Gemm, peaks: GpuPeaks, stream: WeightStream, at_once: Ints) -> NDArray[np.float64]:
+def _memory_seconds(p: Gemm, peaks: GpuPeaks, stream: WeightStream, at_once: Ints) -> Floats:
     """Return how long memory takes for all full waves of blocks, and for the last one, which may keep it less busy."""
     tensors = (*p.inputs, *(r.tensor for r in p.results))
     bytes_per_block = sum(t.bytes for t in tensors) / stream.blocks
@@ -84,7 +84,7 @@ def _memory_seconds(p: Gemm, peaks: GpuPeaks, stream: WeightStream, at_once: Int
     return seconds
 
 
-def soft_maximum(*seconds: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
+def soft_maximum(*seconds: NDArray[np.floating[Any]]) -> Floats:
     """Return a little more than the largest of times that overlap."""
-    joined: NDArray[np.float64] = np.asarray(sum(s**NORM for s in seconds), np.float64) ** (1 / NORM)
+    joined: Floats = np.asarray(sum(s**NORM for s in seconds), np.float64) ** (1 / NORM)
     return joined

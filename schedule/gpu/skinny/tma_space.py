@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ....core.schedule import KnobValue
 from ....core.target import Target
@@ -21,7 +20,7 @@ from ....te.workload import Workload
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.gemm import Gemm, skinny_gemm_of
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Derived, Ints
+from ...space.columns import Bools, Columns, Derived, Floats, Ints
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
 from ...tile_sketch import TileSketch
@@ -211,7 +210,7 @@ class SkinnyTmaPlan(GpuPlan):
         balanced: Bools = ((waves == 1) | large) & ((size.blocks >= least) | (waves > 3))
         return balanced
 
-    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
         size, ceilings = self.sizes(columns), gpu_peaks(self.target, peaks)
         # wgmma reads both operands from shared memory, which takes longer than the arithmetic where N is small
         pairs, line = max(self.pairs, 1), wgmma_atom(self.product).line

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from math import prod
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ....core.schedule import KnobValue
 from ....core.target import Target
@@ -16,7 +15,7 @@ from ....te.cost import flops, minimum_bytes
 from ....te.workload import Workload
 from ...problems.window import ReduceWindow, reduce_window_of
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Derived
+from ...space.columns import Bools, Columns, Derived, Floats
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
 from ...tile_sketch import TileSketch
@@ -188,7 +187,7 @@ class WindowPlan(GpuPlan):
         promising: Bools = (sizes.registers <= PROMISING_REGISTERS) & ~wasteful & share & busy & full_block
         return promising & np.isin(sizes.vector_width, self._promising_widths())
 
-    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
         sizes, workload = self.sizes(columns), self.problem.workload
         loaded_bytes = sizes.all_threads * sizes.pixels * sizes.vector_width * self._pixel_bytes
         stores = len(self.problem.outputs) * sizes.tile_w * sizes.tile_h
@@ -204,7 +203,7 @@ class WindowPlan(GpuPlan):
         )
         return memory_bound_seconds(gpu_peaks(self.target, peaks), traffic)
 
-    def _overhead(self, sizes: WindowSizes) -> NDArray[np.float64]:
+    def _overhead(self, sizes: WindowSizes) -> Floats:
         """Instructions for each point of a large window. What is loaded stays in registers as it is stored, so that the
         filter is converted for each row of outputs. A pixel takes an instruction for that, and about two for its
         address and its mask."""
@@ -212,12 +211,12 @@ class WindowPlan(GpuPlan):
         filters = points / sizes.tile_w if self.problem.fixed_loads else 0.0
         outputs = sizes.tile_w * sizes.tile_h
         computed = sizes.all_threads * sizes.vector_width * outputs / prod(a.extent for a in self.problem.axes)
-        overhead: NDArray[np.float64] = computed * (
+        overhead: Floats = computed * (
             (self._steps(sizes) + filters + PIXEL_INSTRUCTIONS * sizes.pixels / outputs) / points
         )
         return overhead
 
-    def _steps(self, sizes: WindowSizes) -> NDArray[np.float64]:
+    def _steps(self, sizes: WindowSizes) -> Floats:
         """Return in how many steps a thread reduces the window of an output. Rows of pixels that contribute the same to
         all rows of outputs are reduced once."""
         problem, width = self.problem, self.problem.width
@@ -225,7 +224,7 @@ class WindowPlan(GpuPlan):
             return np.full(len(sizes.tile_w), float(problem.window_height * width.window_points))
         of_line = {int(n): len(steps_of_line(problem, int(n)).steps) for n in np.unique(sizes.tile_w)}
         lines = sizes.pixels / width.positions(sizes.tile_w)
-        steps: NDArray[np.float64] = problem.window_height + np.array([of_line[int(n)] for n in sizes.tile_w]) * (
+        steps: Floats = problem.window_height + np.array([of_line[int(n)] for n in sizes.tile_w]) * (
             lines / (sizes.tile_w * sizes.tile_h)
         )
         return steps
