@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 from ..core.dtypes import DType
 from .buffer import Buffer, Layout, MemoryScope
-from .expr import Expr, Var
+from .expr import Expr, Var, conjunction
 from .gpu.barrier import Barrier, SyncScope
 from .stmt import Allocate, AxisBinding, For, HardwareAxis, If, Launch, LoopKind, Stmt, Store, seq
 
@@ -56,8 +56,9 @@ class Writer:
             yield
 
     @contextmanager
-    def when(self, condition: Expr | None) -> Iterator[None]:
-        """Statements that run where ``condition`` holds; always, where it is None."""
+    def when(self, *conditions: Expr | None) -> Iterator[None]:
+        """Statements that run where all ``conditions`` hold; one that is None always does."""
+        condition = conjunction(*conditions)
         if condition is None:
             yield
             return

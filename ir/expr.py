@@ -536,6 +536,12 @@ def logical_and(*terms: Expr) -> Expr:
     return result
 
 
+def conjunction(*conditions: Expr | None) -> Expr | None:
+    """Return the conjunction of those conditions that are not None; None where all are."""
+    terms = [condition for condition in conditions if condition is not None]
+    return logical_and(*terms) if terms else None
+
+
 def walk(expr: Expr) -> Iterator[Expr]:
     """Yield ``expr`` and everything below it, parents first."""
     waiting = [expr]

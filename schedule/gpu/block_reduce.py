@@ -29,8 +29,6 @@ from ...ir.expr import (
     BinaryOp,
     Broadcast,
     ClusterLoad,
-    Compare,
-    CompareOp,
     Expr,
     Load,
     Ramp,
@@ -42,6 +40,7 @@ from ...ir.expr import (
 from ...ir.gpu.barrier import SyncScope
 from ...ir.gpu.cluster import ClusterLoadWait
 from ...ir.stmt import LoopKind
+from ...te.functions import equal
 
 Combine = Callable[[Sequence[Expr], Sequence[Expr]], Sequence[Expr]]
 """What two partial results make together, value by value. It must be commutative, and associative but for rounding.
@@ -194,7 +193,7 @@ def group_reduce(
         return
     at = index(0) if slot is None else slot
     warp, lane = group.thread // WARP_LANES, group.thread % WARP_LANES
-    with w.when(Compare(CompareOp.EQ, lane, index(0))):
+    with w.when(equal(lane, 0)):
         for cell, value in zip(scratch, values, strict=True):
             w.store(cell, (at, warp), Load(value, ()))
     w.barrier(group.level)
@@ -270,7 +269,7 @@ class FragmentRowReducer:
 
     def _over_warps(self, combine: Combine, value: Buffer, slot: Expr) -> None:
         w, partials, warps = self.w, self.of_warps, self.warps
-        with w.when(Compare(CompareOp.EQ, self.lane % QUAD, index(0))), self.rows() as (i, half, row):
+        with w.when(equal(self.lane % QUAD, 0)), self.rows() as (i, half, row):
             w.store(partials, (slot, row, self.warp), Load(value, (i, half)))
         w.barrier()
         with self.rows() as (i, half, row):
@@ -284,7 +283,7 @@ class FragmentRowReducer:
 
     def _over_blocks(self, combine: Combine, value: Buffer, slot: Expr) -> None:
         w, partials = self.w, self.of_blocks
-        one = logical_and(Compare(CompareOp.EQ, self.lane % QUAD, index(0)), Compare(CompareOp.EQ, self.warp, index(0)))
+        one = logical_and(equal(self.lane % QUAD, 0), equal(self.warp, 0))
         with w.when(one), self.rows() as (i, half, row):
             w.store(partials, (slot, row), Load(value, (i, half)))
         w.barrier(SyncScope.CLUSTER)

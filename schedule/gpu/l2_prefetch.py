@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ...ir.buffer import Buffer
 from ...ir.build import Writer
-from ...ir.expr import Expr, Load, index, logical_and, minimum
+from ...ir.expr import Expr, Load, index, minimum
 from ...ir.gpu.bulk_copy import Prefetch
 from ...ir.rewrite import substitute
 from ...ir.stmt import LoopKind
@@ -109,7 +109,7 @@ class L2Prefetch:
             row = number * threads + thread
             conditions = [row < rows] if rows % threads else []
             conditions += [condition] if condition is not None else []
-            with w.when(logical_and(*conditions) if conditions else None):
+            with w.when(*conditions):
                 w.emit(Prefetch(source, first_element(block, row if rows > 1 else index(0)), elements))
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from ...core.dtypes import DType
 from ...ir.buffer import Buffer, Layout, MemoryScope
 from ...ir.build import Writer
-from ...ir.expr import Broadcast, ClusterLoad, Expr, Load, Var, const, index, logical_and
+from ...ir.expr import Broadcast, ClusterLoad, Expr, Load, Var, conjunction, const, index
 from ...ir.gpu.barrier import SyncScope
 from ...ir.gpu.cluster import ClusterLoadWait
 from ...ir.stmt import LoopKind
@@ -158,7 +158,7 @@ def _held(r: SplitKReduction, i: Expr, partial: Expr) -> tuple[Expr, ...]:
 
 
 def _all(conditions: Sequence[Expr]) -> Expr | None:
-    return logical_and(*conditions) if conditions else None
+    return conjunction(*conditions)
 
 
 @dataclass(frozen=True, slots=True)

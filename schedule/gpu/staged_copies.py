@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ...ir.buffer import Buffer
 from ...ir.build import Writer
-from ...ir.expr import Expr, Load, index, logical_and, minimum
+from ...ir.expr import Expr, Load, conjunction, index, minimum
 from ...ir.gpu.async_copy import CopyAsync
 from ...ir.rewrite import substitute
 from ...ir.stmt import LoopKind
@@ -71,9 +71,7 @@ class StagedCopies:
         may arrive, since nobody stores what is made of it."""
         with self.vectors(operand, operand.width, numbers) as (_, row, column):
             at = self.position(operand, k_iter, row, column)
-            inside = [] if self.is_whole("k") else [at["k"] < self.gemm.k.extent]
-            inside += [] if exists is None else [exists]
-            mask = logical_and(*inside) if inside else None
+            mask = conjunction(None if self.is_whole("k") else at["k"] < self.gemm.k.extent, exists)
             at[operand.outer] = self.clamped(at, operand.outer, 1)
             at[operand.inner] = self.clamped(at, operand.inner, operand.width)
             source = tuple(substitute(i, at) for i in operand.load.indices)

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from ...ir.buffer import Buffer
 from ...ir.build import Writer
-from ...ir.expr import WARP_LANES, Compare, CompareOp, Expr, Load, Select, Shuffle, ShuffleMode, index, logical_and
+from ...ir.expr import WARP_LANES, Expr, Load, Select, Shuffle, ShuffleMode, conjunction, index
+from ...te.functions import equal, not_equal
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ def _reduce_group(w: Writer, values: Buffer, first: int, count: int, lane: Expr,
     distance, held = WARP_LANES // 2, width
     while distance >= stride:
         last, held = min(held, count), max(held // 2, 1)
-        upper = Compare(CompareOp.NE, lane // distance % 2, index(0))
+        upper = not_equal(lane // distance % 2, 0)
         for slot in range(min(held, last)):
             kept: Expr = Load(values, (index(first + slot),))
             given = kept
@@ -54,6 +55,6 @@ def _reduce_group(w: Writer, values: Buffer, first: int, count: int, lane: Expr,
     copies = WARP_LANES // stride // width
     rank = lane // stride if stride > 1 else lane
     number = rank // copies if copies > 1 else rank
-    tests = [Compare(CompareOp.EQ, rank % copies, index(0))] if copies > 1 else []
-    tests += [Compare(CompareOp.LT, number, index(count))] if count < width else []
-    return ScatteredSum(first, number + first if first else number, logical_and(*tests) if tests else None)
+    tests = [equal(rank % copies, 0)] if copies > 1 else []
+    tests += [number < count] if count < width else []
+    return ScatteredSum(first, number + first if first else number, conjunction(*tests))

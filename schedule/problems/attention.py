@@ -42,7 +42,7 @@ from ...ir.expr import (
 from ...ir.linear_form import LinearForm, affine_form
 from ...ir.rewrite import free_variables, map_loads, substitute
 from ...te.dynamic import dynamic_axes, dynamic_extents
-from ...te.functions import any_of
+from ...te.functions import any_of, negated
 from ...te.inline import inline_stages
 from ...te.workload import Axis, Reducer, Stage, Workload
 from .attention_forms import with_maximum, with_output, without_sink
@@ -428,13 +428,13 @@ def _score(e: Expr) -> _Score:
         hidden = [_number(branch) == -inf for branch in (e.then, e.otherwise)]
         if hidden[0] != hidden[1]:
             inner = _score(e.otherwise if hidden[0] else e.then)
-            mask: Expr = Unary(UnaryOp.NOT, e.condition) if hidden[0] else e.condition
+            mask: Expr = negated(e.condition) if hidden[0] else e.condition
             return _Score(inner.value, scale * inner.scale, (*_conjuncts(mask), *inner.masks))
     if isinstance(e, Binary) and e.op is BinaryOp.ADD:
         for other, added in ((e.a, e.b), (e.b, e.a)):
             if isinstance(added, Select) and {_number(added.then), _number(added.otherwise)} == {0.0, -inf}:
                 inner = _score(other)
-                shown = added.condition if _number(added.then) == 0.0 else Unary(UnaryOp.NOT, added.condition)
+                shown = added.condition if _number(added.then) == 0.0 else negated(added.condition)
                 return _Score(inner.value, scale * inner.scale, (*_conjuncts(shown), *inner.masks))
     return _Score(e, scale, ())
 
@@ -448,7 +448,7 @@ def _weight(e: Expr, top: str) -> _Score | None:
         inner = _weight(e.otherwise if zero[0] else e.then, top) if zero[0] != zero[1] else None
         if inner is None:
             return None
-        mask: Expr = Unary(UnaryOp.NOT, e.condition) if zero[0] else e.condition
+        mask: Expr = negated(e.condition) if zero[0] else e.condition
         return _Score(inner.value, inner.scale, (*_conjuncts(mask), *inner.masks))
     if not isinstance(e, Unary) or e.op not in (UnaryOp.EXP, UnaryOp.EXP2):
         return None
@@ -479,8 +479,8 @@ def _conjuncts(condition: Expr) -> Iterator[Expr]:
         case Unary(op=UnaryOp.NOT, value=Compare(op=op, a=a, b=b)) if op in _NEGATED:
             yield Compare(_NEGATED[op], a, b)
         case Unary(op=UnaryOp.NOT, value=Logic(op=LogicOp.OR, a=a, b=b)):
-            yield from _conjuncts(Unary(UnaryOp.NOT, a))
-            yield from _conjuncts(Unary(UnaryOp.NOT, b))
+            yield from _conjuncts(negated(a))
+            yield from _conjuncts(negated(b))
         case Unary(op=UnaryOp.NOT, value=Unary(op=UnaryOp.NOT, value=value)):
             yield from _conjuncts(value)
         case _:

@@ -8,6 +8,7 @@ from ...core.dtypes import DType, boolean, float32, int32
 from ...ir.buffer import Buffer
 from ...ir.build import Writer
 from ...ir.expr import Binary, BinaryOp, Cast, Compare, CompareOp, Const, Expr, Logic, LogicOp, Select, const
+from ...te.functions import cast, equal
 from ...te.workload import Reducer
 
 _OPERATIONS = {
@@ -58,7 +59,7 @@ class Accumulation:
 
     def accumulate(self, state: Sequence[Expr], value: Expr, position: Expr) -> tuple[Expr, ...]:
         """``state`` with one more value, whose position is after those of the values before (see ``store_state``)."""
-        wide = value if value.dtype == self.accumulator_dtype else Cast(value, self.accumulator_dtype)
+        wide = cast(value, self.accumulator_dtype)
         if self.reducer in _OPERATIONS:
             return (Binary(_OPERATIONS[self.reducer], state[0], wide),)
         better = Compare(_BETTER[self.reducer], wide, state[0])
@@ -68,14 +69,13 @@ class Accumulation:
         """Return two states as one. Of equal values the first position is kept."""
         if self.reducer in _OPERATIONS:
             return (Binary(_OPERATIONS[self.reducer], a[0], b[0]),)
-        earlier = Logic(LogicOp.AND, Compare(CompareOp.EQ, b[0], a[0]), Compare(CompareOp.LT, b[1], a[1]))
+        earlier = Logic(LogicOp.AND, equal(b[0], a[0]), b[1] < a[1])
         better = Logic(LogicOp.OR, Compare(_BETTER[self.reducer], b[0], a[0]), earlier)
         return Select(better, b[0], a[0]), Select(better, b[1], a[1])
 
     def result(self, state: Sequence[Expr]) -> Expr:
         """Return the result of a state that all values are in."""
-        found = state[-1]
-        return found if found.dtype == self.result_dtype else Cast(found, self.result_dtype)
+        return cast(state[-1], self.result_dtype)
 
 
 def limit_of(dtype: DType, *, low: bool) -> Const:

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ...ir.expr import Const, Expr, Load, Logic, LogicOp, Select, Unary, UnaryOp, logical_and, rebuild, walk
+from ...ir.expr import Const, Expr, Load, Logic, LogicOp, Select, conjunction, logical_and, rebuild, walk
+from ...te.functions import negated
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +65,11 @@ def _visit(expr: Expr, masks: tuple[Expr, ...], f: Callable[[MaskedLoad, Expr], 
             below = _visit(condition, masks, f)
             if not _on_axes(condition):
                 return rebuild(expr, [below, _visit(then, masks, f), _visit(otherwise, masks, f)])
-            unless = Unary(UnaryOp.NOT, condition)
+            unless = negated(condition)
             children = [below, _visit(then, (*masks, condition), f), _visit(otherwise, (*masks, unless), f)]
             return rebuild(expr, children)
         case Load():
-            return f(MaskedLoad(expr, logical_and(*masks) if masks else None), expr)
+            return f(MaskedLoad(expr, conjunction(*masks)), expr)
     return rebuild(expr, [_visit(child, masks, f) for child in expr.children])
 
 

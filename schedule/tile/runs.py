@@ -24,11 +24,13 @@ from ...ir.expr import (
     Unary,
     UnaryOp,
     Var,
+    conjunction,
     index,
     logical_and,
 )
 from ...ir.rewrite import free_variables
 from ...ir.simplify import prove, simplify
+from ...te.functions import negated
 from .masked_loads import MaskedLoad, conjuncts
 from .stage_body import scalar_at
 
@@ -86,14 +88,14 @@ class Run:
             tests.append(scalar_at(c, at))
             if self.axis in free_variables(c):
                 tests.append(scalar_at(c, {**at, self.axis: last}))
-        return logical_and(*tests) if tests else None
+        return conjunction(*tests)
 
     def all_outside(self, at: Mapping[str, Expr], last: Expr) -> Expr:
         """Return whether one conjunct of the mask is false from a point of the axes up to the index ``last``."""
         result: Expr | None = None
         for c in conjuncts(self.masked.mask):
             ends = {scalar_at(c, at), scalar_at(c, {**at, self.axis: last})}
-            outside = logical_and(*[scalar_at(e, at) for e in self.conditions], *[Unary(UnaryOp.NOT, e) for e in ends])
+            outside = logical_and(*[scalar_at(e, at) for e in self.conditions], *[negated(e) for e in ends])
             result = outside if result is None else Logic(LogicOp.OR, result, outside)
         assert result is not None
         return result
@@ -183,6 +185,6 @@ def _run_of_phase(
             return False
         kept += [simplify(here, ranges)] if known is None else []
     load = Load(masked.load.buffer, tuple(simplify(scalar_at(i, at), ranges) for i in masked.load.indices))
-    mask = logical_and(*kept) if kept else None
+    mask = conjunction(*kept)
     found = run_of(MaskedLoad(load, mask, masked.other), counted, lanes // phases)
     return None if found is None else replace(found, phases=phases, phase=phase)

@@ -25,20 +25,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 
 from ....ir.buffer import Buffer, MemoryScope
-from ....ir.expr import (
-    Broadcast,
-    Compare,
-    CompareOp,
-    Expr,
-    Load,
-    Ramp,
-    Select,
-    Var,
-    const,
-    index,
-    logical_and,
-    minimum,
-)
+from ....ir.expr import Broadcast, Expr, Load, Ramp, Select, Var, const, index, logical_and, minimum
 from ....ir.stmt import Kernel, LoopKind
 from ....te.workload import Axis, Workload
 from ...problems.gemm import Gemm
@@ -90,9 +77,9 @@ class TileRows:
         terms = list[Expr]()
         for place, tiles, lower, extent in zip(at, self.extents[1:], r.lower[1:], r.extents[1:], strict=True):
             if lower < 0:
-                terms.append(Broadcast(Compare(CompareOp.GE, place, index(0)), lanes))
+                terms.append(Broadcast(place >= 0, lanes))
             if (tiles - 1) * TILE + SEEN + lower > extent:
-                terms.append(Broadcast(Compare(CompareOp.LT, place, index(extent)), lanes))
+                terms.append(Broadcast(place < extent, lanes))
         if r.channels % lanes:
             terms.append(lanes_below(channel, r.channels, lanes))
         value = r.load(plane, (index(0), *at), Ramp(channel, 1, lanes))

@@ -5,7 +5,7 @@ from registers."""
 from collections.abc import Mapping
 
 from ....ir.buffer import Buffer, MemoryScope
-from ....ir.expr import Compare, CompareOp, Expr, Load, Ramp, Var, index, logical_and, minimum
+from ....ir.expr import Expr, Load, Ramp, Var, index, logical_and, minimum
 from ....ir.gpu.barrier import SyncScope
 from ....ir.gpu.fence import AsyncProxyFence
 from ....ir.gpu.ldmatrix import StoreMatrix
@@ -13,6 +13,7 @@ from ....ir.gpu.mbarrier import MbarrierArrive
 from ....ir.gpu.tma import TmaStore, TmaStoreCommit, TmaStoreWait
 from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS, WGMMA_M
 from ....ir.rewrite import loads_of, substitute
+from ....te.functions import equal
 from ...problems.attention import Attention
 from ...tile.names import FreshNameWriter
 from ...tile.stage_body import LoadReplacement, vector_at
@@ -30,12 +31,12 @@ class AttentionEpilogue:
         self.w, self.p, self.roles, self.staged, self.q_empty = w, p, roles, staged, q_empty
         self.stages = staged.shape[0]
         self.warp_in_group = roles.warp % WARPGROUP_WARPS
-        self.elected = logical_and(Compare(CompareOp.EQ, self.warp_in_group, index(0)), roles.first_lane)
+        self.elected = logical_and(equal(self.warp_in_group, 0), roles.first_lane)
 
     def release(self, iteration: Expr) -> None:
         """Release the tile of queries of the iteration before, once it has been stored from there."""
         w = self.w
-        with w.when(self.elected), w.when(Compare(CompareOp.GT, iteration, index(0))):
+        with w.when(self.elected), w.when(iteration > 0):
             w.emit(TmaStoreWait(0))
             w.emit(MbarrierArrive(self.q_empty, (iteration - 1) % self.stages))
 

@@ -7,7 +7,7 @@ tile, and a second launch combines what they found.
 
 from ....core.dtypes import INDEX, int32
 from ....ir.buffer import MemoryScope
-from ....ir.expr import WARP_LANES, Cast, Compare, CompareOp, Expr, Load, const, index, minimum
+from ....ir.expr import WARP_LANES, Cast, Expr, Load, const, index, minimum
 from ....ir.gpu.ordered_sequence import OrderedSequenceStart
 from ....ir.gpu.setmaxnreg import SetMaxRegisters
 from ....ir.rewrite import free_variables
@@ -105,7 +105,7 @@ def _tiles(
     with w.loop("tile_iteration", s.tile_iterations) as iteration, w.when(None if end is None else iteration < end):
         tile = scheduler.tile(iteration, cta)
         may_miss = several or s.tile_iterations * s.blocks > s.tiles
-        with w.when(Compare(CompareOp.LT, tile, scheduler.tiles) if may_miss else None):
+        with w.when(tile < scheduler.tiles if may_miss else None):
             at = scheduler.origin(tile)
             blocks = scheduler.key_blocks(at)
             fills = iteration * blocks.steps if done is None else Cast(Load(done, (index(0),)), INDEX)

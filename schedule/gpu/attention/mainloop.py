@@ -16,7 +16,7 @@ from itertools import product
 
 from ....core.dtypes import float32
 from ....ir.buffer import MemoryScope
-from ....ir.expr import Compare, CompareOp, Expr, const, index
+from ....ir.expr import Expr, const, index
 from ....ir.gpu.barrier import SyncScope
 from ....ir.gpu.mbarrier import MbarrierArrive, MbarrierInit, MbarrierWait
 from ....ir.gpu.ordered_sequence import OrderedSequenceArrive, OrderedSequenceWait
@@ -118,7 +118,7 @@ class AttentionMainloop:
         w, s = self.w, self.s
         if self.most_steps == 1 or first == end:
             return
-        with w.loop("block", self.most_steps) as number, w.when(Compare(CompareOp.LT, number + first, end)):
+        with w.loop("block", self.most_steps) as number, w.when(number + first < end):
             step = number + first
             self._overlapped_step(step, masked=masked) if s.overlap else self._whole_step(step, masked=masked)
 

@@ -16,8 +16,6 @@ from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import (
     BinaryOp,
     Broadcast,
-    Compare,
-    CompareOp,
     Expr,
     Load,
     Ramp,
@@ -27,11 +25,11 @@ from ....ir.expr import (
     Var,
     const,
     index,
-    logical_and,
     maximum,
     minimum,
 )
 from ....ir.stmt import HardwareAxis
+from ....te.functions import equal
 from ...tile.names import FreshNameWriter
 from ...tile.stage_body import vector_at
 from ..block_reduce import QUAD, butterfly, combine_of
@@ -68,8 +66,8 @@ class AttentionPartials:
             butterfly(w, "partial_quad", [total], combine_of(BinaryOp.ADD), QUAD_DISTANCES, (index(0),))
             m = at["m"] + row_of(softmax.roles, half)
             row = (rank, *(at[a.name] for a in p.batch), m)
-            inside = Compare(CompareOp.LT, m, p.m_end)
-            with w.when(logical_and(inside, Compare(CompareOp.EQ, lane % QUAD, index(0)))):
+            inside = m < p.m_end
+            with w.when(inside, equal(lane % QUAD, 0)):
                 w.store(self.row_max, row, Load(softmax.row_max, (half,)))
                 w.store(self.row_sum, row, Load(total, (index(0),)))
             with w.when(inside), w.loop("partial_pair", p.d.extent // 8, UNROLLED) as pair:
@@ -94,7 +92,7 @@ class AttentionPartials:
         with w.launch("combine", axes, count=count) as (cta, thread):
             number = cta * COMBINE_THREADS + thread
             spare = work % COMBINE_THREADS or count is not None
-            with w.when(Compare(CompareOp.LT, number, end) if spare else None):
+            with w.when(number < end if spare else None):
                 self._combine(number // vectors, number % vectors * COMBINED_COLUMNS)
 
     def _combine(self, row: Expr, d: Expr) -> None:
@@ -146,5 +144,5 @@ class AttentionPartials:
     def _factor(self, own: Expr, top: Expr) -> Expr:
         """Return what the sums of a CTA are scaled by. A CTA all of whose scores are minus infinity counts nothing."""
         factor = Unary(UnaryOp.EXP2, (own - top) * exponent_unit(self.p))
-        hidden = Compare(CompareOp.EQ, own, const(float("-inf"), float32))
+        hidden = equal(own, const(float("-inf"), float32))
         return Select(hidden, const(0.0, float32), factor)

@@ -19,8 +19,6 @@ from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import (
     BinaryOp,
     Cast,
-    Compare,
-    CompareOp,
     Expr,
     Load,
     Ramp,
@@ -38,6 +36,7 @@ from ....ir.gpu.wgmma import WGMMA_M
 from ....ir.linear_form import LinearForm
 from ....ir.rewrite import loads_of
 from ....ir.stmt import LoopKind
+from ....te.functions import equal
 from ...problems.attention import Attention
 from ...tile.names import FreshNameWriter
 from ...tile.stage_body import scalar_at
@@ -120,7 +119,7 @@ class OnlineSoftmax:
         """``scores`` of the block at ``at`` become weights. ``masked``: whether the mask may hide some of them."""
         w = self.w
         self._prepare(scores, at, masked=masked)
-        with w.when(Compare(CompareOp.GT, at["n"], index(0))):
+        with w.when(at["n"] > 0):
             self.prefetched.load({**at, "n": at["n"] - self.tile_kv})
         self._find_maxima(scores)
         with w.scope():
@@ -196,7 +195,7 @@ class OnlineSoftmax:
         """Return the conditions that must hold for a query to see a key."""
         conditions = [b.condition for b in self.p.bounds] + [self.prefetched.taken(c) for c in self.p.conditions]
         if self._cuts_the_last_block and not any(b.upper and all(map(self._ends, b.limits)) for b in self.p.bounds):
-            conditions.append(Compare(CompareOp.LT, Var("n"), self.p.n_end))
+            conditions.append(Var("n") < self.p.n_end)
         return conditions
 
     def _ends(self, limit: LinearForm) -> bool:
@@ -235,7 +234,7 @@ class OnlineSoftmax:
         shift = row_max * self.unit
         if not self.may_hide_rows:
             return shift
-        hidden = Compare(CompareOp.EQ, row_max, const(-inf, float32))
+        hidden = equal(row_max, const(-inf, float32))
         return Select(hidden, const(0.0, float32), shift)
 
     def _scale(self, name: str, sums: Buffer, factor: Buffer) -> None:

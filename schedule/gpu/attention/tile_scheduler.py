@@ -18,8 +18,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
-from ....ir.expr import Compare, CompareOp, Expr, Select, index, maximum, minimum
+from ....ir.expr import Expr, Select, index, maximum, minimum
 from ....ir.rewrite import substitute
+from ....te.functions import equal
 from ...problems.attention import Attention, KeyBound
 from .sizes import AttentionSizes
 
@@ -83,7 +84,7 @@ class AttentionTileScheduler:
         ctas = self.s.blocks
         if self.s.tile_iterations == 1 or not self.p.bounds:
             return iteration * ctas + cta
-        forth = Compare(CompareOp.EQ, iteration % 2, index(0))
+        forth = equal(iteration % 2, 0)
         return iteration * ctas + Select(forth, cta, index(ctas - 1) - cta)
 
     def origin(self, tile: Expr) -> dict[str, Expr]:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ....ir.buffer import Buffer, MemoryScope
-from ....ir.expr import WARP_LANES, ClusterLoad, Expr, Load, Shuffle, ShuffleMode, index, logical_and
+from ....ir.expr import WARP_LANES, ClusterLoad, Expr, Load, Shuffle, ShuffleMode, index
 from ....ir.gpu.barrier import SyncScope
 from ....ir.gpu.cluster import ClusterLoadWait
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
@@ -245,7 +245,7 @@ class ColumnTile:
             conditions = [slot < count] if count % s.threads else []
             if columns % s.columns_per_cta:
                 conditions.append(first + slot < columns)
-            with w.when(logical_and(*conditions) if conditions else None):
+            with w.when(*conditions):
                 body(slot, first + slot)
 
 
@@ -275,7 +275,7 @@ def _write_second_launch(writer: ColumnwiseWriter, partials: Sequence[State]) ->
         shared = _second_shared(writer, states, thread)
         conditions = [thread < SECOND_THREADS_X] if s.second_threads_y > 1 else []
         conditions += [exists] if exists is not None else []
-        with w.when(logical_and(*conditions) if conditions else None):
+        with w.when(*conditions):
             ended = []
             for n, cells in enumerate(shared):
                 of_thread = [[Load(c, (index(y), thread)) for c in cells] for y in range(s.second_threads_y)]

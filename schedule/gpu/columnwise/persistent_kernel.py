@@ -21,16 +21,13 @@ from ....ir.buffer import Buffer, MemoryScope
 from ....ir.build import Writer
 from ....ir.expr import (
     Binary,
-    Cast,
     ClusterLoad,
-    Compare,
-    CompareOp,
     Expr,
     Load,
     Select,
     Unary,
-    UnaryOp,
     Var,
+    conjunction,
     index,
     logical_and,
     maximum,
@@ -43,6 +40,7 @@ from ....ir.gpu.barrier import SyncScope
 from ....ir.gpu.cluster import ClusterLoadWait
 from ....ir.gpu.grid_barrier import GridBarrierArrive, GridBarrierWait
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
+from ....te.functions import cast, equal, negated
 from ....te.workload import Workload
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.columnwise import ColumnwiseProblem, has_reduced_axis, outer_axis, reduced_axis
@@ -160,7 +158,7 @@ class _Tile:
             conditions.append(self.column < self.end)
         elif self.problem.column_count % self.sizes.columns_per_cta:
             conditions.append(self.column < self.problem.column_count)
-        return logical_and(*conditions) if conditions else None
+        return conjunction(*conditions)
 
     def _each_slot(
         self, name: str, begin: Expr, count: int, stop: Expr | None, body: Callable[[Expr, Expr], None]
@@ -317,9 +315,9 @@ class _Tile:
         with self.w.when(whole), self.w.loop(f"{registers.name}_v", s.vector, LoopKind.VECTORIZED) as v:
             self._move(registers, (*at, v), tensor, self._element(row, v), load=load)
         if whole is not None:
-            with self.w.when(Unary(UnaryOp.NOT, whole)), self._elements(f"{registers.name}_own") as v:
+            with self.w.when(negated(whole)), self._elements(f"{registers.name}_own") as v:
                 column = self.column + v
-                with self.w.when(logical_and(self.first_column <= column, column < self.end)):
+                with self.w.when(self.first_column <= column, column < self.end):
                     self._move(registers, (*at, v), tensor, self._element(row, v), load=load)
 
     def _move(
@@ -436,7 +434,7 @@ class _Tile:
         with w.loop(f"{name}_step", -(-s.groups // at_once)) as step:
             group = step * at_once + self.thread // s.helpers
             conditions = [group < s.groups] if s.groups % at_once else []
-            exists = logical_and(*conditions) if conditions else None
+            exists = conjunction(*conditions)
             state = w.allocate(name, (), found.dtype, MemoryScope.REGISTER)
             w.store(state, (), how.identity[0])
             with w.when(exists), w.loop(f"{name}_term", each, kind) as i:
@@ -445,12 +443,12 @@ class _Tile:
                     store_state(w, [state], (), how.combine([Load(state, ())], [term(group, number)]))
             butterfly(w, name, [state], how.combine, halvings(s.helpers))
             if s.helpers > 1:
-                conditions.insert(0, Compare(CompareOp.EQ, helper, index(0)))
+                conditions.insert(0, equal(helper, 0))
             there: tuple[Expr, ...] = (group,)
             if found.scope != MemoryScope.SHARED:
                 there = (self._number_of(group), self.rank)
                 conditions += self._group_exists(group)
-            with w.when(logical_and(*conditions) if conditions else None):
+            with w.when(*conditions):
                 w.store(found, there, Load(state, ()))
 
     def _combine_cluster(self, n: int, reduction: ReducedTensor, own: Buffer, totals: Buffer) -> None:
@@ -511,9 +509,9 @@ class _Tile:
         s, p = self.sizes, self.problem
         first = self.first_column // p.member_count
         with (
-            self.w.when(Compare(CompareOp.EQ, self.rank, index(0)) if s.splits > 1 else None),
+            self.w.when(equal(self.rank, 0) if s.splits > 1 else None),
             self._each_group("output") as group,
-            self.w.when(logical_and(*self._group_exists(group)) if self._group_exists(group) else None),
+            self.w.when(*self._group_exists(group)),
         ):
             columns, outer = delinearize(first + group, p.result_axes), delinearize(self.outer, p.outer)
             axes = {outer_axis(n): i for n, i in enumerate(outer)} | {column_axis(n): i for n, i in enumerate(columns)}
@@ -582,7 +580,7 @@ class _Tile:
                 if e not in computed:
                     computed[e] = self._vector(f"{name}_column{len(computed)}", dtype)
                 there = Load(computed[e], (Var(_ELEMENT),))
-                return there if dtype == e.dtype else Cast(there, e.dtype)
+                return cast(there, e.dtype)
             if isinstance(e, Select):  # a branch that is not taken may not be computed
                 return Select(hoisted(e.condition), e.then, e.otherwise)
             return rebuild(e, [hoisted(c) for c in e.children]) if e.children else e
@@ -591,5 +589,5 @@ class _Tile:
         for n, (e, buffer) in enumerate(computed.items()):
             with self.w.when(self._has_columns()), self._elements(f"{name}_column{n}_v") as v:
                 value = self._value(e, self._axes(None, v), {}, index(0))
-                self.w.store(buffer, (v,), value if buffer.dtype == e.dtype else Cast(value, buffer.dtype))
+                self.w.store(buffer, (v,), cast(value, buffer.dtype))
         return found

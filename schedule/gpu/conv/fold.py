@@ -23,23 +23,11 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 from ....ir.buffer import Buffer, Layout, MemoryScope
-from ....ir.expr import (
-    Broadcast,
-    Compare,
-    CompareOp,
-    Expr,
-    Load,
-    Ramp,
-    Unary,
-    UnaryOp,
-    Var,
-    const,
-    index,
-    logical_and,
-)
+from ....ir.expr import Broadcast, Expr, Load, Ramp, Var, const, index, logical_and
 from ....ir.rewrite import substitute
 from ....ir.stmt import HardwareAxis, LoopKind
 from ....ir.verifier.tma import CHUNK_BYTES
+from ....te.functions import negated
 from ...problems.gemm import Gemm, Operand
 from ...problems.image_window import TAP, ImageWindow
 from ...tile.delinearize import delinearize
@@ -138,8 +126,8 @@ class Folding:
             pixel, element = cta * THREADS + thread, (cta - first) * THREADS + thread
             with w.when(pixel < pixels):
                 write(w, pixel)
-            own = Compare(CompareOp.GE, cta, index(first))
-            with w.when(logical_and(own, element < self.filters.elements)):
+            own = cta >= first
+            with w.when(own, element < self.filters.elements):
                 self._write_filter(w, element)
 
     def _write_pixel(self, w: FreshNameWriter, number: Expr) -> None:
@@ -153,13 +141,13 @@ class Folding:
             x = columns[0] * self._window.strides[1] + columns[1] + lower[1]
         place = (y, x)[2 - len(source.shape[1:-1]) :]
         inside = logical_and(
-            *(Compare(CompareOp.GE, i, index(0)) for i in place),
+            *(i >= 0 for i in place),
             *(i < extent for i, extent in zip(place, source.shape[1:], strict=False)),
         )
         channels = Ramp(index(0), 1, pitch)
         vector = (*(Broadcast(i, pitch) for i in to), channels)
-        exists = Compare(CompareOp.LT, channels, Broadcast(index(source.shape[-1]), pitch))
-        with w.when(Unary(UnaryOp.NOT, inside)):
+        exists = channels < Broadcast(index(source.shape[-1]), pitch)
+        with w.when(negated(inside)):
             w.store(self.images, vector, Broadcast(const(0.0, source.dtype), pitch))
         with w.when(inside):
             at = (*(Broadcast(i, pitch) for i in (image, *place)), channels)
@@ -174,7 +162,7 @@ class Folding:
         seen = w.allocate("seen", (width,), source.dtype, MemoryScope.REGISTER)
         first = position * self._window.strides[1] + part * width + lower[1]
         with w.loop("element", width, LoopKind.UNROLLED) as e:
-            inside = logical_and(Compare(CompareOp.GE, first + e, index(0)), first + e < source.shape[1])
+            inside = logical_and(first + e >= 0, first + e < source.shape[1])
             w.store(seen, (e,), Load(source, (image, first + e, index(0)), inside))
         zero = index(0)
         at = (*(Broadcast(i, width) for i in (image, row, position)), Ramp(part * width, 1, width))
@@ -193,7 +181,7 @@ class Folding:
         w.store(self.filters, to, const(0.0, self.filters.dtype))
         exists = [row < window.taps[0], channel < window.channels]
         exists += [place < window.taps[1]] if self.k_major else [n < self.gemm.n.extent]
-        with w.when(logical_and(*exists)):
+        with w.when(*exists):
             at = {TAP: row * window.taps[1] + place, "k": channel, "n": n}
             w.store(self.filters, to, substitute(self.gemm.b.load, at))
 

@@ -11,11 +11,12 @@ infinity in a channel of another group becomes NaN, since it is multiplied with 
 from dataclasses import dataclass, replace
 
 from ....ir.buffer import Buffer
-from ....ir.expr import Compare, CompareOp, Load, Var, const
+from ....ir.expr import Load, Var, const
 from ....ir.gpu.wgmma import WgmmaAtom
 from ....ir.rewrite import substitute
 from ....ir.stmt import HardwareAxis
 from ....ir.verifier.tma import CHUNK_BYTES
+from ....te.functions import equal
 from ...problems.gemm import Gemm, Operand
 from ...problems.image_window import TAP
 from ...tile.delinearize import delinearize
@@ -62,7 +63,7 @@ class Widening:
                 w.store(self.filters, to, const(0.0, self.filters.dtype))
                 at = {TAP: tap, "k": channel % channels, "n": column % n}
                 at[self.gemm.batch[0].name] = group * self.count + channel // channels
-                with w.when(Compare(CompareOp.EQ, channel // channels, column // n)):
+                with w.when(equal(channel // channels, column // n)):
                     w.store(self.filters, to, substitute(self.gemm.b.load, at))
 
 

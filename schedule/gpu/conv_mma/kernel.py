@@ -31,13 +31,14 @@ from math import gcd, prod
 
 from ....core.dtypes import float32, int64
 from ....ir.buffer import Buffer, Layout, MemoryScope
-from ....ir.expr import WARP_LANES, Cast, Compare, CompareOp, Expr, Load, const, index, logical_and, minimum
+from ....ir.expr import WARP_LANES, Expr, Load, const, index, minimum
 from ....ir.gpu.ldmatrix import LoadMatrix
 from ....ir.gpu.mbarrier import MbarrierArriveExpectTx, MbarrierInit, MbarrierWait
 from ....ir.gpu.mma import Mma
 from ....ir.gpu.tma import TmaLoad, tma_swizzle
 from ....ir.rewrite import free_variables, substitute
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
+from ....te.functions import cast, equal
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.gemm import Gemm
 from ...problems.image_window import TAP
@@ -89,7 +90,7 @@ class _ConvMmaWriter:
         ]
         with w.launch(KERNEL_NAME, axes, min_blocks=s.resident) as (self.cta, self.warp, self.lane):
             self.thread = self.warp * WARP_LANES + self.lane
-            self.elected = Compare(CompareOp.EQ, self.thread, index(0))
+            self.elected = equal(self.thread, 0)
             self.full = w.allocate("full", (s.stages,), int64, MemoryScope.SHARED)
             self.b = self._allocate_filters()
             shape = (s.atoms_m, -(-s.count // ATOM_N), 4)
@@ -169,13 +170,13 @@ class _ConvMmaWriter:
                 if exists:
                     with w.loop("c", width, LoopKind.VECTORIZED) as c:
                         w.store(held, (c,), const(0.0, held.dtype))
-                with w.when(logical_and(*exists) if exists else None), w.loop("c", width, LoopKind.VECTORIZED) as c:
+                with w.when(*exists), w.loop("c", width, LoopKind.VECTORIZED) as c:
                     w.store(held, (c,), substitute(self.filters, {**at, along: at[along] + c}))
                 column, shift = (phase * s.column_taps + tap % s.column_taps) * n + f, tap // s.column_taps
                 with w.loop("c", width, LoopKind.VECTORIZED if along == "k" else UNROLLED) as c:
                     to = (column, shift, channel + c) if along == "k" else (column + c, shift, channel)
                     value: Expr = Load(held, (c,))
-                    w.store(self.b, to, value if held.dtype == self.dtype else Cast(value, self.dtype))
+                    w.store(self.b, to, cast(value, self.dtype))
 
     # --- the products of a patch
 
@@ -199,7 +200,7 @@ class _ConvMmaWriter:
             self._multiply(step % s.stages, chunk)
             if steps > s.stages:
                 w.barrier()
-                with w.when(logical_and(self.elected, step + s.stages < steps)):
+                with w.when(self.elected, step + s.stages < steps):
                     self._load(step + s.stages, step % s.stages)
         if s.rounds == 1 or steps <= s.stages:
             w.barrier()
@@ -270,7 +271,7 @@ class _ConvMmaWriter:
             at: dict[str, Expr] = {"m": patch * self.outputs + output, "n": index(0)}
             inside = [*self.gemm.rows_inside(at["m"])]
             inside += [output < self.outputs] if self.outputs % s.threads else []
-            with w.when(logical_and(*inside)), w.loop("phase", self.phases, UNROLLED) as phase:
+            with w.when(*inside), w.loop("phase", self.phases, UNROLLED) as phase:
                 self._add_up(total, partials, output, phase)
                 parts = any("n" in free_variables(i) for r in self.gemm.results for i in r.inside)
                 width = 1 if self.gemm.along_pixels or parts else gcd(n, 8)

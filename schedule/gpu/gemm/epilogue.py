@@ -26,14 +26,13 @@ from ....ir.expr import (
     BinaryOp,
     Broadcast,
     Cast,
-    Compare,
-    CompareOp,
     Const,
     Expr,
     Load,
     Ramp,
     Select,
     Var,
+    conjunction,
     index,
     logical_and,
     minimum,
@@ -47,6 +46,7 @@ from ....ir.gpu.tma import TmaStore, TmaStoreCommit, TmaStoreWait, tma_swizzle
 from ....ir.gpu.wgmma import WGMMA_M
 from ....ir.rewrite import free_variables, loads_of
 from ....ir.stmt import LoopKind
+from ....te.functions import equal
 from ...problems.gemm import Gemm, Result
 from ...tile.contiguous import contiguous_vector
 from ...tile.stage_body import vector_at
@@ -114,9 +114,7 @@ class Epilogue:
     def __init__(self, w: Writer, gemm: Gemm, sizes: GemmSizes[int], roles: WarpRoles, several_tiles: bool) -> None:
         self.w, self.gemm, self.s, self.roles, self.several_tiles = w, gemm, sizes, roles, several_tiles
         self.lane, self.warpgroup, self.warp_in_group = roles.lane, roles.warpgroup, roles.warp % WARPGROUP_WARPS
-        self.elected = logical_and(
-            Compare(CompareOp.EQ, self.warp_in_group, index(0)), Compare(CompareOp.EQ, self.lane, index(0))
-        )
+        self.elected = logical_and(equal(self.warp_in_group, 0), equal(self.lane, 0))
         self.stores_rows = bool(sizes.epilogue_stages) and not can_store_by_tma(gemm)
         self.staged = list[_StagedColumns]()
         if sizes.epilogue_stages:
@@ -227,7 +225,7 @@ class Epilogue:
                 m, n = self._position(at, atom, pair, half)
                 here = {**at, "m": m, "n": n + column}
                 inside = [*self._rows_inside(at, here["m"]), here["n"] < gemm.n.extent]
-                with w.when(logical_and(*inside)):
+                with w.when(*inside):
                     for result in gemm.results:
                         first = pair * 4 + half * 2 + column
                         with w.when(_existing(result, here)):
@@ -244,7 +242,7 @@ class Epilogue:
             held = self._load_same(group * together, together, at)
             with w.loop("half", 2, UNROLLED) as half:
                 m, _ = self._position(at, atom, index(0), half)
-                with w.when(logical_and(*self._rows_inside(at, m))), w.loop("pair", together, UNROLLED) as pair:
+                with w.when(*self._rows_inside(at, m)), w.loop("pair", together, UNROLLED) as pair:
                     self._store_pair(accumulators, atom, {**at, "m": m}, group * together + pair, half, pair, held)
 
     def _load_same(self, first: Expr, pairs: int, at: Mapping[str, Expr]) -> SourceRegisters:
@@ -486,13 +484,13 @@ class Epilogue:
             staged_row = self.warp_in_group * WARP_ROWS + rows * at_once + row
             m = at["m"] + staged_row
             vectors = -(-staged.columns // (WARP_LANES * width))
-            with w.when(logical_and(*self._rows_inside(at, m))), w.loop("vector", vectors, UNROLLED) as vector:
+            with w.when(*self._rows_inside(at, m)), w.loop("vector", vectors, UNROLLED) as vector:
                 column = (vector * WARP_LANES + self.lane) * width
                 n = at["n"] + column
                 inside = [n < gemm.n.extent]
                 inside += [column < staged.columns] if staged.columns % (WARP_LANES * width) else []
                 inside += [vector_at(i, {**at, "m": m, "n": n}, "n", 1) for i in result.inside]
-                with w.when(logical_and(*inside)):
+                with w.when(*inside):
                     source = (self.warpgroup, index(0), staged_row)
                     if width > 1:
                         value = Load(staged.buffer, (*(Broadcast(i, width) for i in source), Ramp(column, 1, width)))
@@ -512,7 +510,7 @@ class Epilogue:
             m, n = at["m"] + row, at["n"] + column
             inside = [*self._rows_inside(at, m), n < gemm.n.extent]
             inside += [column < staged.columns] if staged.columns * of_column % WARP_LANES else []
-            with w.when(logical_and(*inside)):
+            with w.when(*inside):
                 source = (Broadcast(i, width) for i in (self.warpgroup, index(0), column))
                 value = Load(staged.buffer, (*source, Ramp(row, 1, width)))
                 *outer, last = (vector_at(i, {**at, "m": m, "n": n}, "n", 1) for i in result.indices)
@@ -530,7 +528,7 @@ class Epilogue:
             m, n = at["m"] + row, at["n"] + column
             inside = [*self._rows_inside(at, m), n < gemm.n.extent]
             inside += [vector < WARP_ROWS * of_row] if WARP_ROWS * of_row % WARP_LANES else []
-            with w.when(logical_and(*inside)):
+            with w.when(*inside):
                 source = (Broadcast(i, width) for i in (self.warpgroup, index(stage), row))
                 value = Load(staged.buffer, (*source, Ramp(column, 1, width)))
                 indices = [vector_at(i, {**at, "m": m, "n": n}, "n", width) for i in result.indices]
@@ -540,7 +538,7 @@ class Epilogue:
 def _existing(result: Result, at: Mapping[str, Expr]) -> Expr | None:
     """Return the condition on which a result has an element at ``at``; None where it has all."""
     inside = [vector_at(i, at, "n", 1) for i in result.inside]
-    return logical_and(*inside) if inside else None
+    return conjunction(*inside)
 
 
 def spare_registers(gemm: Gemm) -> int:

@@ -15,22 +15,10 @@ from math import gcd
 
 from ....core.dtypes import INDEX, int32
 from ....ir.buffer import Buffer, MemoryScope
-from ....ir.expr import (
-    Broadcast,
-    Cast,
-    Compare,
-    CompareOp,
-    Expr,
-    Load,
-    Select,
-    const,
-    index,
-    logical_and,
-    maximum,
-    minimum,
-)
+from ....ir.expr import Broadcast, Cast, Expr, Load, Select, const, index, logical_and, maximum, minimum
 from ....ir.stmt import HardwareAxis
 from ....te.contraction import GROUP
+from ....te.functions import equal
 from ...problems.gemm import Gemm
 from ...tile.names import FreshNameWriter
 from ...tile.stage_body import vector_at
@@ -113,9 +101,9 @@ class GroupedTileScheduler(TileScheduler):
             with w.when(number < minimum(Cast(before.value, INDEX), index(self.clusters_m))):
                 for part in range(_ENTRY):
                     w.store(self.entries, (number, index(part)), Load(found, (index(part),)))
-            with w.when(Compare(CompareOp.EQ, number, index(0))):
+            with w.when(equal(number, 0)):
                 w.store(self.count, (index(0),), before.value)
-            with w.when(logical_and(cta >= index(listing), begin.value < _int32(rows))):
+            with w.when(cta >= index(listing), begin.value < _int32(rows)):
                 self._fill(w, cta - listing, thread, Cast(begin.value, INDEX))
 
     def _fill(self, w: FreshNameWriter, cta: Expr, thread: Expr, first: Expr) -> None:

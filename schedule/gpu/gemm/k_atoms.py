@@ -10,12 +10,13 @@ from math import prod
 
 import numpy as np
 
-from ....ir.expr import Compare, CompareOp, Expr, Load, Select, index, logical_and
+from ....ir.expr import Expr, Load, Select, index, logical_and
 from ....ir.gpu.tma import Im2col, corner_range, largest_offset
 from ....ir.gpu.wgmma import WGMMA_M, WgmmaAtom
 from ....ir.rewrite import free_variables, substitute
 from ....ir.simplify import prove
 from ....ir.verifier.tma import CHUNK_BYTES, MAX_ELEMENT_STRIDE
+from ....te.functions import equal
 from ....te.workload import Axis
 from ...problems.gemm import Gemm
 from ...problems.image_window import TAP, ImageWindow
@@ -86,7 +87,7 @@ def k_atom_place(gemm: Gemm, k_atom: Expr, *, may_exceed: bool) -> dict[str, Exp
     channel = index(0) if blocks == 1 else block * wgmma_atom(gemm).line
     if may_exceed:
         assert gemm.a.load is not None
-        exists, vector = Compare(CompareOp.LT, k_atom, index(taps * blocks)), CHUNK_BYTES // wgmma_atom(gemm).a.bytes
+        exists, vector = k_atom < taps * blocks, CHUNK_BYTES // wgmma_atom(gemm).a.bytes
         tap = Select(exists, tap, index(0))
         channel = Select(exists, channel, index(-(-gemm.a.load.buffer.shape[-1] // vector) * vector))
     return {TAP: tap, "k": channel}
@@ -121,7 +122,7 @@ def table_entry(number: Expr, table: Sequence[int]) -> Expr:
     """Return the entry with some number of a table."""
     found: Expr = index(table[-1])
     for n, entry in reversed(list(enumerate(table[:-1]))):
-        found = Select(Compare(CompareOp.EQ, number, index(n)), index(entry), found)
+        found = Select(equal(number, n), index(entry), found)
     return found
 
 

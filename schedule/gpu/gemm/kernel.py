@@ -18,13 +18,14 @@ from typing import Any
 
 from ....core.dtypes import INDEX, int32
 from ....ir.buffer import Buffer, Layout, MemoryScope
-from ....ir.expr import WARP_LANES, Compare, CompareOp, Expr, index, minimum
+from ....ir.expr import WARP_LANES, Expr, index, minimum
 from ....ir.gpu.barrier import SyncScope
 from ....ir.gpu.mbarrier import MbarrierArrive, MbarrierInit, MbarrierWait
 from ....ir.gpu.setmaxnreg import SetMaxRegisters
 from ....ir.gpu.tcgen05 import TENSOR_LANES, TensorMemoryAllocate, TensorMemoryDeallocate
 from ....ir.gpu.wgmma import WGMMA_M, WarpgroupMmaWait
 from ....ir.stmt import HardwareAxis, Kernel
+from ....te.functions import equal
 from ...problems.gemm import Gemm
 from ...tile.names import FreshNameWriter
 from ..split_k import TileSlice, partial_at, reduce_tile, vector_width
@@ -222,7 +223,7 @@ class _GemmKernelWriter:
         """The tile of one warpgroup. It may begin once the warpgroup before it has issued its last wgmma; the first
         warpgroup begins at once."""
         s = self.s
-        mine = Compare(CompareOp.EQ, self.roles.warpgroup, index(warpgroup))
+        mine = equal(self.roles.warpgroup, warpgroup)
         parity = (iteration + (0 if warpgroup else 1)) % 2
         self._tile(iteration * s.consumer_warpgroups + warpgroup, mine, warpgroup, parity)
 
@@ -300,7 +301,7 @@ class _GemmKernelWriter:
             if scales is None:
                 return None
             sharer = k_iter % SHARERS
-            with w.when(Compare(CompareOp.EQ, sharer, index(0))):
+            with w.when(equal(sharer, 0)):
                 self.promotion.multiply_scales(scales)
                 load_scales(k_iter + SHARERS)
             return self.promotion.take_scales(scales, sharer)

@@ -21,26 +21,13 @@ from typing import Generic, TypeVar
 
 from ....core.dtypes import INDEX
 from ....ir.buffer import Buffer, MemoryScope
-from ....ir.expr import (
-    WARP_LANES,
-    Compare,
-    CompareOp,
-    Expr,
-    Load,
-    Logic,
-    LogicOp,
-    Select,
-    Unary,
-    UnaryOp,
-    Var,
-    index,
-    logical_and,
-)
+from ....ir.expr import WARP_LANES, Expr, Load, Logic, LogicOp, Select, Var, index, logical_and
 from ....ir.gpu.mbarrier import MbarrierArrive, MbarrierArriveExpectTx, MbarrierInit, MbarrierWait
 from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS, WGMMA_M, WarpgroupMma, WarpgroupMmaWait
 from ....ir.rewrite import free_variables
 from ....ir.simplify import prove
 from ....ir.verifier.wgmma import MAX_PENDING
+from ....te.functions import equal, negated
 from ...problems.gemm import Gemm
 from ...problems.implicit_gemm import filters_exist
 from ...tile.delinearize import axis_indices
@@ -75,12 +62,12 @@ class WarpRoles:
         self.warp, self.lane = warp, lane
         self.thread = warp * WARP_LANES + lane
         self.warpgroup = warp // WARPGROUP_WARPS
-        self.first_lane = Compare(CompareOp.EQ, lane, index(0))
-        self.consumes = Compare(CompareOp.LT, warp, consumers)
-        self.produces = Compare(CompareOp.GE, warp, consumers)
-        self.elected = logical_and(Compare(CompareOp.EQ, warp, consumers), self.first_lane)
+        self.first_lane = equal(lane, 0)
+        self.consumes = warp < consumers
+        self.produces = warp >= consumers
+        self.elected = logical_and(equal(warp, consumers), self.first_lane)
         """Whether this is the one thread that issues loads."""
-        first_of_warpgroup = Compare(CompareOp.EQ, warp % WARPGROUP_WARPS, index(0))
+        first_of_warpgroup = equal(warp % WARPGROUP_WARPS, 0)
         self.issues = logical_and(first_of_warpgroup, self.first_lane)
         """Whether this is the first thread of a warpgroup."""
 
@@ -190,7 +177,7 @@ class GemmMainloop(ABC, Generic[A]):
         first one of a tile that has none counts, too, since it overwrites the accumulators."""
         if self._first_taps is None:
             return None
-        found: Expr = Compare(CompareOp.EQ, k_iter, self._first_iteration(at))
+        found: Expr = equal(k_iter, self._first_iteration(at))
         for k_atom in range(self.s.k_atoms):
             here = {**at, **self._place(self._block(at, k_iter), k_atom)}
             found = Logic(LogicOp.OR, found, tap_exists(self.gemm, here))
@@ -344,17 +331,16 @@ class WgmmaMainloop(GemmMainloop[Buffer]):
         """Issue the wgmma of a k iteration. Those of the one before are done then, and its stage is released."""
         s, w = self.s, self.w
         self.await_stage(fill)
-        follows = Compare(CompareOp.GT, k_iter, index(0))
-        goes_on = follows if exists is None else Compare(CompareOp.GT, k_iter, self._first_iteration(at))
+        follows = k_iter > 0
+        goes_on = follows if exists is None else k_iter > self._first_iteration(at)
         count = min(s.k_atoms * s.atoms_m * self.groups, MAX_PENDING)
         mmas = list(self._mmas(accumulators, at, fill, goes_on, range(s.atoms_m)))
-        multiplies = has_rows if exists is None else exists if has_rows is None else logical_and(has_rows, exists)
-        with w.when(multiplies):
+        with w.when(has_rows, exists):
             for mma in mmas[:count]:
                 w.emit(mma)
             w.emit(WarpgroupMmaWait(count))
         if exists is not None:
-            with w.when(Unary(UnaryOp.NOT, exists)):
+            with w.when(negated(exists)):
                 w.emit(WarpgroupMmaWait(0))
         with w.when(follows):
             self.release(fill - 1)
@@ -406,7 +392,7 @@ class WgmmaMainloop(GemmMainloop[Buffer]):
             with w.when(self.roles.first_lane):
                 w.emit(MbarrierArrive(empty, fill % s.stages))
         else:
-            with w.when(Compare(CompareOp.LT, self.roles.lane, index(s.tiles_per_cluster))):
+            with w.when(self.roles.lane < s.tiles_per_cluster):
                 w.emit(MbarrierArrive(empty, fill % s.stages, self.k_rank + self.roles.lane * s.split_k))
 
 

@@ -17,10 +17,11 @@ from math import prod
 from ....core.dtypes import DType
 from ....ir.buffer import Buffer, Layout, MemoryScope
 from ....ir.build import Writer
-from ....ir.expr import Compare, CompareOp, Expr, Load, Select, Var, index, maximum, minimum
+from ....ir.expr import Expr, Load, Select, Var, index, maximum, minimum
 from ....ir.gpu.tma import Im2col, TmaLoad, TmaPrefetch, tma_swizzle
 from ....ir.gpu.wgmma import LINE_BYTES, SWIZZLE_128B_ELEMENTS
 from ....ir.rewrite import substitute
+from ....te.functions import equal
 from ...problems.gemm import Operand
 from ...problems.image_window import TAP, ImageWindow
 from ..tma_view import ending_at, moved_dimensions, operand_view
@@ -226,7 +227,7 @@ def multicast_mask(first: Expr, firsts: Iterable[int], distances: Iterable[int])
     first_of_all, *rest = firsts
     mask: Expr = index(pattern << first_of_all)
     for n in rest:
-        mask = Select(Compare(CompareOp.EQ, first, index(n)), index(pattern << n), mask)
+        mask = Select(equal(first, n), index(pattern << n), mask)
     return mask
 
 

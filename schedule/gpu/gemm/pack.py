@@ -10,10 +10,11 @@ from dataclasses import replace
 
 from ....core.dtypes import DType, float32
 from ....ir.buffer import Buffer, Layout, MemoryScope
-from ....ir.expr import Broadcast, Cast, Compare, CompareOp, Expr, Load, Ramp, Var, index, logical_and
+from ....ir.expr import Broadcast, Cast, Expr, Load, Ramp, Var, index, logical_and
 from ....ir.gpu.barrier import SyncScope
 from ....ir.rewrite import free_variables, substitute
 from ....ir.stmt import HardwareAxis, LoopKind
+from ....te.functions import cast
 from ....te.workload import Axis
 from ...problems.gemm import Gemm, Operand
 from ...problems.image_window import TAP
@@ -80,12 +81,12 @@ def pack_operand(w: FreshNameWriter, gemm: Gemm, operand: Operand, axis: str, dt
             vector = number * THREADS + thread
             row, k = vector // (SIDE // VECTOR), vector % (SIDE // VECTOR) * VECTOR
             place, first = at[axis] + row, at["k"] + k
-            with w.when(logical_and(place < extents[axis], first < pitch)):
+            with w.when(place < extents[axis], first < pitch):
                 if tile is not None:
                     value: Expr = Load(tile, (Ramp(k, 1, VECTOR), Broadcast(row, VECTOR)))
                 else:
                     here = {**at, axis: place, "k": first}
-                    inside = vector_at(Compare(CompareOp.LT, Var("k"), index(depth)), here, "k", VECTOR)
+                    inside = vector_at(Var("k") < depth, here, "k", VECTOR)
                     indices = tuple(vector_at(i, here, "k", VECTOR) for i in source.indices)
                     value = Load(source.buffer, indices, inside if pitch > depth else None)
                 _store_planes(w, packed, [*outer], planes, place, first, value)
@@ -115,7 +116,7 @@ def _store_planes(
 ) -> None:
     """Store all parts of a vector along ``k``."""
     for plane in range(planes):
-        part = value if value.dtype == packed.dtype else Cast(value, packed.dtype)
+        part = cast(value, packed.dtype)
         indices = [*outer, *([index(plane)] if planes > 1 else []), place]
         w.store(packed, (*(Broadcast(i, VECTOR) for i in indices), Ramp(k, 1, VECTOR)), part)
         if plane + 1 < planes:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from math import prod
 
 from ....ir.buffer import Buffer
-from ....ir.expr import Broadcast, Compare, CompareOp, Expr, Load, Ramp, index, logical_and
+from ....ir.expr import Broadcast, Expr, Load, Ramp, index
 from ....ir.stmt import HardwareAxis
 from ...problems.gemm import Gemm, Operand
 from ...tile.names import FreshNameWriter
@@ -85,9 +85,9 @@ def _write_launch(w: FreshNameWriter, pairs: Sequence[tuple[Buffer, Buffer]], in
     with w.launch("even_rows", axes) as (cta, thread):
         for number, (tensor, copy) in enumerate(pairs):
             first = sum(ctas[:number])
-            own = [Compare(CompareOp.GE, cta, index(first))] if first else []
-            own += [Compare(CompareOp.LT, cta, index(first + ctas[number]))] if number < len(pairs) - 1 else []
-            with w.when(logical_and(*own) if own else None):
+            own = [cta >= first] if first else []
+            own += [cta < first + ctas[number]] if number < len(pairs) - 1 else []
+            with w.when(*own):
                 vector = (cta - first) * THREADS + thread
                 with w.when(vector < copy.elements // width if copy.elements % (width * THREADS) else None):
                     _copy_vector(w, tensor, copy, vector, width, tensor not in inputs)
@@ -112,5 +112,5 @@ def _copy_vector(w: FreshNameWriter, tensor: Buffer, copy: Buffer, vector: Expr,
     with w.when(vector % vectors_of_row < tensor.shape[-1] // width):
         w.store(copy, (*rows, columns), Load(source, place))
     with w.when(vector % vectors_of_row >= tensor.shape[-1] // width):
-        inside = Compare(CompareOp.LT, columns, Broadcast(index(tensor.shape[-1]), width))
+        inside = columns < Broadcast(index(tensor.shape[-1]), width)
         w.store(copy, (*rows, columns), Load(source, place, inside))

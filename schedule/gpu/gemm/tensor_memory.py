@@ -16,7 +16,7 @@ from typing import Any
 
 from ....core.dtypes import INDEX
 from ....ir.buffer import Buffer, MemoryScope
-from ....ir.expr import Compare, CompareOp, Expr, index
+from ....ir.expr import Expr, index
 from ....ir.gpu.mbarrier import MbarrierInit, MbarrierWait
 from ....ir.gpu.tcgen05 import SCALE_ROWS, BlockScaledMma, TensorMemoryCommit, TensorMemoryMma
 from ....ir.gpu.wgmma import WGMMA_M
@@ -68,7 +68,7 @@ class Tcgen05Mainloop(GemmMainloop[TensorAccumulators]):
         w, s = self.w, self.s
         with w.when(self.roles.issues):
             self.await_stage(fill)
-            goes_on = Compare(CompareOp.GT, k_iter, index(0))
+            goes_on = k_iter > 0
             for k_atom in range(s.k_atoms):
                 for stmt in self._products(accumulators, fill % s.stages, k_atom, True if k_atom else goes_on):
                     w.emit(stmt)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from ....core.dtypes import INDEX, int32
 from ....ir.buffer import MemoryScope
-from ....ir.expr import Cast, Compare, CompareOp, Expr, Load, Select, index, maximum, minimum
+from ....ir.expr import Cast, Expr, Load, Select, index, maximum, minimum
 from ...problems.gemm import Gemm
 from ...tile.names import FreshNameWriter
 
@@ -69,7 +69,7 @@ class TileScheduler:
         m, n = _in_group(number, group_m, self.clusters_n)
         if in_whole_groups < self.clusters_m:
             last = index(in_whole_groups * self.clusters_n)
-            is_last = Compare(CompareOp.GE, number, last)
+            is_last = number >= last
             last_m, last_n = _in_group(number - last, self.clusters_m - in_whole_groups, self.clusters_n)
             m, n = Select(is_last, last_m + in_whole_groups, m), Select(is_last, last_n, n)
         return {**at, **self._at(m, n, tile)}

@@ -22,13 +22,14 @@ from math import gcd
 
 from ....core.target import Target
 from ....ir.buffer import Buffer, Layout, MemoryScope, Swizzle
-from ....ir.expr import Broadcast, Expr, Load, Ramp, Unary, UnaryOp, const, index, logical_and
+from ....ir.expr import Broadcast, Expr, Load, Ramp, conjunction, const, index, logical_and
 from ....ir.gpu.async_copy import CopyAsyncCommit, CopyAsyncWait
 from ....ir.gpu.barrier import SyncScope
 from ....ir.gpu.ldmatrix import LoadMatrix
 from ....ir.gpu.mma import Mma
 from ....ir.rewrite import substitute
 from ....ir.stmt import Kernel, LoopKind
+from ....te.functions import negated
 from ...problems.gemm import Gemm, Operand
 from ...tile.stage_body import vector_at
 from ..multistage_gemm import MultistageGemmWriter
@@ -93,7 +94,7 @@ class _GemmMmaWriter(MultistageGemmWriter):
         w, buffer = self.w, operand.load.buffer
         end = self.copies.position(operand, k_iter, *(index(n) for n in operand.stages.shape[1:]))
         ragged = [axis for axis in dict.fromkeys(("k", operand.inner)) if not self.copies.is_whole(axis)]
-        whole = logical_and(*(end[axis] <= self.copies.extent(axis) for axis in ragged)) if ragged else None
+        whole = conjunction(*(end[axis] <= self.copies.extent(axis) for axis in ragged))
         with w.when(whole), self.copies.vectors(operand, SCALARS) as (vector, row, column):
             at = self.copies.position(operand, k_iter, row, column)
             at[operand.outer] = self.copies.clamped(at, operand.outer, 1)
@@ -101,7 +102,7 @@ class _GemmMmaWriter(MultistageGemmWriter):
             w.store(registers, (Broadcast(vector, SCALARS), Ramp(index(0), 1, SCALARS)), Load(buffer, source))
         if whole is None:
             return
-        with w.when(Unary(UnaryOp.NOT, whole)), self.copies.vectors(operand, SCALARS) as (vector, row, column):
+        with w.when(negated(whole)), self.copies.vectors(operand, SCALARS) as (vector, row, column):
             at = self.copies.position(operand, k_iter, row, column)
             at[operand.outer] = self.copies.clamped(at, operand.outer, 1)
             with w.loop("element", SCALARS, UNROLLED) as e:
@@ -256,7 +257,7 @@ class _GemmMmaWriter(MultistageGemmWriter):
         with self._pairs() as (m, n, atom, first), w.loop("column", 2 // width, UNROLLED) as column:
             at = {**self.at, "m": self.at["m"] + m, "n": self.at["n"] + n + column}
             inside = [at[axis] < self.copies.extent(axis) for axis in ("m", "n") if not self.copies.is_whole(axis)]
-            with w.when(logical_and(*inside) if inside else None):
+            with w.when(*inside):
                 store_outputs(w, gemm, at, accumulators, width, atom, first + column)
 
     def _staged_epilogue(self, accumulators: Buffer) -> None:

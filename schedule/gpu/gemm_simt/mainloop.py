@@ -32,7 +32,7 @@ from math import gcd
 
 from ....core.dtypes import float32, float64, int32, int64
 from ....ir.buffer import Buffer, Layout, MemoryScope
-from ....ir.expr import Broadcast, Expr, Load, Ramp, const, index, logical_and
+from ....ir.expr import Broadcast, Expr, Load, Ramp, const, index
 from ....ir.gpu.async_copy import CopyAsyncCommit, CopyAsyncWait
 from ....ir.gpu.barrier import SyncScope
 from ....ir.stmt import Kernel, LoopKind
@@ -221,7 +221,7 @@ class _GemmSimtWriter(MultistageGemmWriter):
         ):
             at = {**self.at, "m": self.at["m"] + m, "n": self.at["n"] + n + column * width}
             inside = [at[axis] < self.copies.extent(axis) for axis in ("m", "n") if not self.copies.is_whole(axis)]
-            with w.when(logical_and(*inside) if inside else None):
+            with w.when(*inside):
                 store_outputs(w, gemm, at, accumulators, width, (i,), first + column * width)
 
     def _split_k_epilogue(self, accumulators: Buffer) -> None:

@@ -16,24 +16,10 @@ from collections.abc import Callable
 
 from ....core.dtypes import DType
 from ....ir.buffer import Buffer, MemoryScope
-from ....ir.expr import (
-    WARP_LANES,
-    BinaryOp,
-    Broadcast,
-    Cast,
-    Compare,
-    CompareOp,
-    Expr,
-    Load,
-    Ramp,
-    Select,
-    const,
-    index,
-    logical_and,
-    minimum,
-)
+from ....ir.expr import WARP_LANES, BinaryOp, Broadcast, Expr, Load, Ramp, Select, const, index, logical_and, minimum
 from ....ir.gpu.barrier import SyncScope
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
+from ....te.functions import cast
 from ...problems.gemm import Gemm, Operand
 from ...tile.contiguous import contiguous_vector
 from ...tile.names import FreshNameWriter
@@ -102,9 +88,9 @@ class _GemvWriter(ABC):
         with w.loop("round", -(-items // s.threads)) as turn:
             item = turn * s.threads + self.thread
             n = first + item % columns
-            inside = [Compare(CompareOp.LT, item, index(items))] if items % s.threads else []
-            inside += [Compare(CompareOp.LT, n, index(p.n.extent))] if p.n.extent % columns else []
-            with w.when(logical_and(*inside) if inside else None):
+            inside = [item < items] if items % s.threads else []
+            inside += [n < p.n.extent] if p.n.extent % columns else []
+            with w.when(*inside):
                 m = item // columns if p.m.extent > 1 else index(0)
                 at = (m, item % columns)
                 terms = ([Load(partials, (index(warp), *at))] for warp in range(s.warps_k))
@@ -143,7 +129,7 @@ class _KMajorWriter(_GemvWriter):
             for held, m, row in results:
                 tests = [] if held.owns is None else [held.owns]
                 tests += [self.first_n + row < p.n.extent] if p.n.extent % s.block_n else []
-                with w.when(logical_and(*tests) if tests else None):
+                with w.when(*tests):
                     total = Load(accumulators, (index(held.register),))
                     self.store_outputs(m if p.m.extent > 1 else index(0), self.first_n + row, total)
             return
@@ -182,7 +168,7 @@ class _KMajorWriter(_GemvWriter):
                     at = {axis: index_of(row), "k": k + (u + start) * (s.warps_k * WARP_LANES * vector)}
                     mask = _inside(at["k"], vector, p.k.extent) if masked else None
                     value = _vector(operand, at, "k", vector, mask)
-                    w.store(held, (u + start, row, _ramp(vector)), _as(value, held.dtype))
+                    w.store(held, (u + start, row, _ramp(vector)), cast(value, held.dtype))
 
         load(b, p.b, "n", rows, lambda row: minimum(self.first_n + row, index(p.n.extent - 1)))
         load(a, p.a, "m", m_extent, lambda row: row)
@@ -192,7 +178,7 @@ class _KMajorWriter(_GemvWriter):
             w.loop("r", rows, UNROLLED) as r,
             w.loop("v", vector, UNROLLED) as v,
         ):
-            product = _as(Load(b, (u, r, v)), dtype) * _as(Load(a, (u, m, v)), dtype)
+            product = cast(Load(b, (u, r, v)), dtype) * cast(Load(a, (u, m, v)), dtype)
             w.store(accumulators, (m * rows + r,), Load(accumulators, (m * rows + r,)) + product)
 
 
@@ -227,7 +213,7 @@ class _NMajorWriter(_GemvWriter):
         k = ((step * s.warps_k + self.warp_idx_k) * lanes_k + self.lane // s.lanes_n) * s.unroll
         n = minimum(first_n, index(p.n.extent - vector)) if n_is_whole else first_n
         with w.loop("uw", s.unroll, UNROLLED) as u:
-            inside = None if k_is_whole else Compare(CompareOp.LT, k + u, index(p.k.extent))
+            inside = None if k_is_whole else k + u < p.k.extent
             mask = None if inside is None else _spread(inside, vector)
             if not n_is_whole:
                 tail = _inside(n, vector, p.n.extent)
@@ -239,14 +225,14 @@ class _NMajorWriter(_GemvWriter):
                 w.store(a, (m, _ramp(s.unroll)), _vector(p.a, {"m": m, "k": k}, "k", s.unroll, mask))
             else:
                 with w.loop("ux", s.unroll, UNROLLED) as u:
-                    mask = None if k_is_whole else Compare(CompareOp.LT, k + u, index(p.k.extent))
+                    mask = None if k_is_whole else k + u < p.k.extent
                     w.store(a, (m, u), _vector(p.a, {"m": m, "k": k + u}, "k", 1, mask))
         with (
             w.loop("u", s.unroll, UNROLLED) as u,
             w.loop("m", m_extent, UNROLLED) as m,
             w.loop("v", vector, UNROLLED) as v,
         ):
-            product = _as(Load(b, (u, v)), dtype) * _as(Load(a, (m, u)), dtype)
+            product = cast(Load(b, (u, v)), dtype) * cast(Load(a, (m, u)), dtype)
             w.store(accumulators, (m * vector + v,), Load(accumulators, (m * vector + v,)) + product)
 
 
@@ -259,10 +245,6 @@ def _kept_as(operand: Operand, vector: int, accumulator: DType) -> DType:
     """Return what vectors of an operand are held as. Single elements are held as they are multiplied, since each takes
     a register anyway."""
     return accumulator if vector == 1 else _held_as(operand)
-
-
-def _as(value: Expr, dtype: DType) -> Expr:
-    return value if value.dtype == dtype else Cast(value, dtype)
 
 
 def _vector(operand: Operand, at: dict[str, Expr], axis: str, elements: int, mask: Expr | None) -> Expr:
@@ -289,10 +271,10 @@ def _zeros(dtype: DType, elements: int) -> Expr:
 def _inside(start: Expr, elements: int, extent: int) -> Expr:
     """Return which of ``elements`` indices from ``start`` (a multiple of ``elements``) on are below ``extent``."""
     if elements == 1:
-        return Compare(CompareOp.LT, start, index(extent))
+        return start < extent
     if extent % elements == 0:
-        return Broadcast(Compare(CompareOp.LT, start, index(extent)), elements)
-    return Compare(CompareOp.LT, Ramp(start, 1, elements), Broadcast(index(extent), elements))
+        return Broadcast(start < extent, elements)
+    return Ramp(start, 1, elements) < Broadcast(index(extent), elements)
 
 
 def _ramp(elements: int) -> Expr:

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from math import prod
 
 from ....ir.build import Writer
-from ....ir.expr import WARP_LANES, Compare, CompareOp, Expr, index
+from ....ir.expr import WARP_LANES, Expr
 from ....ir.rewrite import map_loads, substitute
 from ....ir.stmt import HardwareAxis, LoopKind
+from ....te.functions import equal
 from ....te.workload import Axis
 from ...space.columns import Size
 from ...tile.delinearize import delinearize
@@ -77,7 +78,7 @@ def _write_point(
                 values = {**values, **{a.name: e for a, e in zip(stage.reduce_axes, at_k, strict=True)}}
                 acc.accumulate((), substitute(stage.body, values), values)
         acc.reduce_across(thread_group)
-    with w.when(None if thread_group.threads == 1 else Compare(CompareOp.EQ, lane, index(0))):
+    with w.when(None if thread_group.threads == 1 else equal(lane, 0)):
         w.store(launch.stored.tensor, at, with_epilogue(launch, at, acc.value(())))
 
 

@@ -7,7 +7,7 @@ from math import prod
 
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.build import Writer
-from ....ir.expr import Expr, Load, Select, const, index, logical_and
+from ....ir.expr import Expr, Load, Select, conjunction, const, index, logical_and
 from ....ir.linear_form import LinearForm, affine_form
 from ....ir.rewrite import loads_of
 from ....ir.stmt import HardwareAxis, LoopKind
@@ -168,7 +168,7 @@ def _inside(frame: _TileFrame, y: Expr, x: Expr, k: Expr | None) -> Expr | None:
     for value, axis, size in ((y, frame.axes.y, s.tile_y), (x, frame.axes.x, s.tile_x), (k, frame.axes.k, s.block_k)):
         if value is not None and axis.extent % size:
             terms.append(value < axis.extent)
-    return logical_and(*terms) if terms else None
+    return conjunction(*terms)
 
 
 def _staged_loads(frame: _TileFrame) -> list[Load]:

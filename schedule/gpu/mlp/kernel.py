@@ -22,22 +22,7 @@ from contextlib import contextmanager
 
 from ....core.dtypes import float32
 from ....ir.buffer import Buffer, MemoryScope
-from ....ir.expr import (
-    WARP_LANES,
-    Binary,
-    Broadcast,
-    Compare,
-    CompareOp,
-    Expr,
-    Load,
-    Ramp,
-    Select,
-    Var,
-    const,
-    index,
-    logical_and,
-    minimum,
-)
+from ....ir.expr import WARP_LANES, Binary, Broadcast, Expr, Load, Ramp, Select, Var, conjunction, const, index, minimum
 from ....ir.gpu.async_copy import CopyAsync, CopyAsyncCommit, CopyAsyncWait
 from ....ir.gpu.barrier import SyncScope
 from ....ir.gpu.ldmatrix import LoadMatrix
@@ -156,12 +141,11 @@ class _MlpWriter:
         assert load is not None
         with self._divided("a_copy", s.block_m, elements // COPY_ELEMENTS) as (row, vector):
             at = {"m": self.first_row + row, "k": k + vector * COPY_ELEMENTS}
-            inside: list[Expr] = [Compare(CompareOp.LT, at["m"], index(p.m.extent))] if p.m.extent % s.block_m else []
+            inside: list[Expr] = [at["m"] < p.m.extent] if p.m.extent % s.block_m else []
             inside += self._inside_k(0, at["k"])
             source = tuple(substitute(i, at) for i in load.indices)
-            mask = logical_and(*inside) if inside else None
             to = (stage, row, vector * COPY_ELEMENTS)
-            self.w.emit(CopyAsync(self.a, to, load.buffer, source, COPY_ELEMENTS, mask))
+            self.w.emit(CopyAsync(self.a, to, load.buffer, source, COPY_ELEMENTS, conjunction(*inside)))
 
     @contextmanager
     def _divided(self, name: str, rows: int, vectors: int) -> Iterator[tuple[Expr, Expr]]:
@@ -171,7 +155,7 @@ class _MlpWriter:
         with w.loop(name, rounds, UNROLLED) as turn:
             item = turn * s.threads + self.thread
             spare = rounds * s.threads > rows * vectors
-            with w.when(Compare(CompareOp.LT, item, index(rows * vectors)) if spare else None):
+            with w.when(item < rows * vectors if spare else None):
                 yield (item // vectors, item % vectors) if rows > 1 else (index(0), item)
 
     def _copy(self, number: int, k_tile: Expr, count: Expr) -> None:
@@ -188,12 +172,11 @@ class _MlpWriter:
             inside = self._inside_k(number, at["k"])
             source = tuple(substitute(i, at) for i in load.indices)
             to = (count % s.stages, row, vector * COPY_ELEMENTS)
-            mask = logical_and(*inside) if inside else None
-            self.w.emit(CopyAsync(self.b_stages, to, load.buffer, source, COPY_ELEMENTS, mask))
+            self.w.emit(CopyAsync(self.b_stages, to, load.buffer, source, COPY_ELEMENTS, conjunction(*inside)))
 
     def _inside_k(self, number: int, k: Expr) -> list[Expr]:
         extent = self.p.layers[number].k.extent
-        return [Compare(CompareOp.LT, k, index(extent))] if extent % self.s.tile_k else []
+        return [k < extent] if extent % self.s.tile_k else []
 
     # --- a layer
 
@@ -230,9 +213,9 @@ class _MlpWriter:
             end = start + self.k_tiles[other] - 1
             if end < first or start > last:
                 continue
-            inside = [Compare(CompareOp.GE, k_tile, index(start - first))] if start > first else []
-            inside += [Compare(CompareOp.LE, k_tile, index(end - first))] if end < last else []
-            with w.when(logical_and(*inside) if inside else None):
+            inside = [k_tile >= start - first] if start > first else []
+            inside += [k_tile <= end - first] if end < last else []
+            with w.when(*inside):
                 self._copy(other, k_tile + (first - start), k_tile + first)
 
 
@@ -259,7 +242,7 @@ class _MlpLayerWriter:
 
     def _counts(self, j: Expr) -> list[Expr]:
         """Return the condition that an atom along ``n`` is no repetition."""
-        return [Compare(CompareOp.LE, self.warp * self.atoms_n + j, index(self.last_atom))] if self.uneven else []
+        return [self.warp * self.atoms_n + j <= self.last_atom] if self.uneven else []
 
     def multiply(self, k_tile: Expr, stage: Expr) -> None:
         """Add the products of one tile of ``k`` to the accumulators."""
@@ -332,7 +315,7 @@ class _MlpLayerWriter:
         with self.reducer.rows() as (i, half, row), w.loop("column", self.atoms_n, UNROLLED) as j:
             at, counts = self._at(row, j), self._counts(j)
             to = (Broadcast(index(0), 2), Broadcast(row, 2), Ramp(at["n"], 1, 2))
-            with w.when(logical_and(*counts) if counts else None):
+            with w.when(*counts):
                 w.store(self.writer.a, to, self._pair(value, at, i, half, j))
 
     def store_outputs(self) -> None:
@@ -341,8 +324,8 @@ class _MlpLayerWriter:
         with self.reducer.rows() as (i, half, row), w.loop("column", self.atoms_n, UNROLLED) as j:
             at, inside = {**self._at(row, j), "m": self.writer.first_row + row}, self._counts(j)
             if p.m.extent % self.s.block_m:
-                inside.append(Compare(CompareOp.LT, at["m"], index(p.m.extent)))
-            with w.when(logical_and(*inside) if inside else None):
+                inside.append(at["m"] < p.m.extent)
+            with w.when(*inside):
                 for result in p.results:
                     indices = [vector_at(i_, at, "n", 2) for i_ in result.indices]
                     to = [i_.value if isinstance(i_, Broadcast) else i_ for i_ in indices]

@@ -38,9 +38,10 @@ from math import log2, prod
 from ....core.dtypes import boolean
 from ....ir.buffer import Buffer, Layout, MemoryScope, Swizzle
 from ....ir.build import Writer
-from ....ir.expr import Expr, Load, Unary, UnaryOp, Var, const, index, logical_and
+from ....ir.expr import Expr, Load, Var, conjunction, const, index, logical_and
 from ....ir.gpu.async_copy import CopyAsync, CopyAsyncCommit, CopyAsyncWait
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
+from ....te.functions import negated
 from ....te.workload import Axis
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.permute import Permute
@@ -159,7 +160,7 @@ class _PermuteKernelWriter:
                     self._move(tiles, thread, position)
             if is_whole is not None:
                 self.checked = True
-                with w.when(Unary(UnaryOp.NOT, is_whole)):
+                with w.when(negated(is_whole)):
                     self._move(tiles, thread, position)
         outputs = tuple(dict.fromkeys(problem.workload.output_buffers))
         return Kernel(KERNEL_NAME, problem.workload.inputs, outputs, (), w.finish())
@@ -181,7 +182,7 @@ class _PermuteKernelWriter:
         least_in, least_out = s.tile_in, s.tile_out * (2 if s.alignment else 1)
         if problem.input_extent < least_in or problem.output_extent < least_out:
             return const(False, boolean)
-        return logical_and(*conditions) if conditions else None
+        return conjunction(*conditions)
 
     def _has_whole_chunks(self, masked: MaskedLoad, position: _Position) -> Expr:
         """Return a condition under which no chunk that a whole tile touches ends behind the input."""
@@ -296,7 +297,7 @@ class _PermuteKernelWriter:
             with w.when(whole):
                 w.emit(CopyAsync(tile, (target,), source, delinearize(begin, source.shape), chunk))
             if whole is not None:
-                with w.when(Unary(UnaryOp.NOT, whole)), w.loop(self.names.fresh("e"), chunk) as e:
+                with w.when(negated(whole)), w.loop(self.names.fresh("e"), chunk) as e:
                     with w.when(begin + e < source.elements):
                         w.store(tile, (target + e,), Load(source, delinearize(begin + e, source.shape)))
 
@@ -402,8 +403,8 @@ class _PermuteKernelWriter:
             with w.when(whole if self.checked else None):
                 store(index(0), s.store_width)
             if s.store_width > 1 and self.checked:
-                with w.when(Unary(UnaryOp.NOT, whole)), self._unrolled("e", s.store_width) as e:
-                    with w.when(logical_and(first + e >= 0, first + e < problem.output_extent)):
+                with w.when(negated(whole)), self._unrolled("e", s.store_width) as e:
+                    with w.when(first + e >= 0, first + e < problem.output_extent):
                         store(e, 1)
 
     def _allocate_columns(self, tiles: Sequence[Buffer], count: int) -> list[Buffer]:
@@ -441,7 +442,7 @@ class _PermuteKernelWriter:
         point = {**position.batch, **point, **axis_indices(flat, problem.output_axes)}
         if not self.checked:
             return point, None
-        return point, logical_and(flat >= 0, flat < problem.output_extent, *([] if inside is None else [inside]))
+        return point, conjunction(flat >= 0, flat < problem.output_extent, inside)
 
     def _point(
         self, position: _Position, along_input: tuple[Expr, int], along_output: tuple[Expr, int]
@@ -452,7 +453,7 @@ class _PermuteKernelWriter:
         axes, tile = self.problem.output_axes, self.sizes.tile_out
         ahead, fits = self._along(axes, tile, position.tile_out, along_output)
         conditions = [c for c in (inside, fits) if c is not None]
-        return {**position.batch, **point, **ahead}, logical_and(*conditions) if conditions else None
+        return {**position.batch, **point, **ahead}, conjunction(*conditions)
 
     def _input_point(self, position: _Position, along: tuple[Expr, int]) -> tuple[Mapping[str, Expr], Expr | None]:
         return self._along(self.problem.input_axes, self.sizes.tile_in, position.tile_in, along)

@@ -19,15 +19,12 @@ from ....ir.expr import (
     WARP_LANES,
     Binary,
     BinaryOp,
-    Compare,
-    CompareOp,
     Const,
     Expr,
     Load,
     Select,
-    Unary,
-    UnaryOp,
     Var,
+    conjunction,
     const,
     index,
     logical_and,
@@ -37,6 +34,7 @@ from ....ir.expr import (
     walk,
 )
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
+from ....te.functions import equal, negated
 from ....te.workload import Axis, Stage
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.pointwise import Pointwise
@@ -252,7 +250,7 @@ class _PointwiseKernelWriter:
         rest = problem.elements % s.vector_width if problem.dynamic is None else 0
         if rest:
             at = {problem.lane_axis.name: thread + (problem.elements - rest)}
-            with w.when(logical_and(Compare(CompareOp.EQ, block, index(s.blocks - 1)), thread < rest)):
+            with w.when(equal(block, s.blocks - 1), thread < rest):
                 for stage in problem.stages:
                     indices = tuple(scalar_at(i, at) for i in problem.output_indices)
                     w.store(stage.tensor, indices, scalar_at(stage.body, at))
@@ -314,11 +312,11 @@ class _PointwiseKernelWriter:
         at, _ = self._run_begin(runs[0], vector)
         width = self.sizes.vector_width
         if tests:
-            with w.when(Unary(UnaryOp.NOT, logical_and(*tests))):
+            with w.when(negated(logical_and(*tests))):
                 if masked.other is not None:
                     with w.loop(self.names.fresh("v"), width, LoopKind.VECTORIZED) as v:
                         w.store(registers.buffer, (u, v), masked.other)
-                with w.when(None if outside is None else Unary(UnaryOp.NOT, outside)):
+                with w.when(None if outside is None else negated(outside)):
                     if row:
                         self._load_of_row(registers, u, vector, 0)
                     else:
@@ -374,7 +372,7 @@ class _PointwiseKernelWriter:
         number, column = self._row_and_column(tile, thread, u)
         inside = [column < row] if row % (s.unroll * WARP_LANES) else []
         inside += [tile * warps + thread // WARP_LANES < parts] if parts % warps else []
-        return number * row + column, logical_and(*inside) if inside else None
+        return number * row + column, conjunction(*inside)
 
     def _row_and_column(self, tile: Expr, thread: Expr, u: Expr) -> tuple[Expr, Expr]:
         """Return where element number ``u`` of a thread is, where warps share out rows."""

@@ -15,14 +15,15 @@ windows share the sums of what they have in common, unless points have weights.
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ....core.dtypes import DType
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.build import Writer
-from ....ir.expr import Binary, BinaryOp, Cast, Compare, CompareOp, Expr, Load, Unary, UnaryOp, Var, index, logical_and
+from ....ir.expr import Binary, BinaryOp, Compare, CompareOp, Expr, Load, Var, conjunction, index
 from ....ir.rewrite import free_variables
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
+from ....te.functions import cast, negated
 from ....te.workload import Axis
 from ...loop_nest.nest import COMBINE, KERNEL_NAME
 from ...problems.row_window import RowWindow
@@ -132,7 +133,7 @@ class _RowWindowKernelWriter:
             with w.when(inside):
                 free = [RegisterLoad(MaskedLoad(m.load), r.buffer, vector=False) for m, r in registers]
                 self._load_registers(at, first, x, free)
-        with w.when(None if inside is None else Unary(UnaryOp.NOT, inside)):
+        with w.when(None if inside is None else negated(inside)):
             self._load_registers(at, first, x, [register for _, register in registers])
         tiles: dict[MaskedLoad, Buffer] = {}
         for masked, register in registers:
@@ -163,7 +164,7 @@ class _RowWindowKernelWriter:
         ends = (index(0), index(self.sizes.positions - 1))
         points = [{**at, **self.problem.width.at(first, end)} for end in ends]
         found = dict.fromkeys(scalar_at(t, point) for t in terms for point in points)
-        return logical_and(*found) if found else None
+        return conjunction(*found)
 
     def _has(self, position: Expr) -> Expr | None:
         """Return the condition that a thread's ``position`` is one of the part; None where all are."""
@@ -184,7 +185,7 @@ class _RowWindowKernelWriter:
                 terms.extend((i >= 0, i < extent))
         axes = [*problem.row_axes, tile, position]
         terms = [t for t in terms if not always_holds(scalar_at(t, at), axes)]
-        return MaskedLoad(masked.load, logical_and(*terms) if terms else None, masked.other)
+        return replace(masked, mask=conjunction(*terms))
 
     def _reduce(
         self, at: Mapping[str, Expr], first: Expr, x: Expr, y: Expr, tiles: Mapping[MaskedLoad, Buffer]
@@ -219,7 +220,7 @@ class _RowWindowKernelWriter:
         def position(place: int, v: Expr) -> Expr:
             values: dict[MaskedLoad, Expr] = {m: Load(buffer, (place + v,)) for m, buffer in near.items()}
             term = scalar_at(replace_masked_loads(problem.reduction.body, values), at)
-            return term if term.dtype == dtype else Cast(term, dtype)
+            return cast(term, dtype)
 
         name, steps = f"{problem.reduction.name}_parts", steps_of_row(problem, self.sizes.tile_w)
         return reduce_parts(self.w, self.names, steps, self.combine, position, name=name, dtype=dtype, lanes=1)
@@ -239,7 +240,7 @@ class _RowWindowKernelWriter:
                 body = replace_masked_loads(problem.reduction.body, values)
                 here = {**at, width.axis.name: first + x * s.tile_w + p, width.window.name: index(point)}
                 term = scalar_at(body, here)
-                wide = term if term.dtype == dtype else Cast(term, dtype)
+                wide = cast(term, dtype)
                 w.store(acc, (p,), Binary(self.combine, Load(acc, (p,)), wide) if point else wide)
         return lambda number, v: Load(acc, (number + v,))
 
@@ -269,7 +270,7 @@ class _RowWindowKernelWriter:
                 if load.buffer.name != problem.reduction.name:
                     return load
                 value = Load(results, (y, place))
-                return value if value.dtype == load.dtype else Cast(value, load.dtype)
+                return cast(value, load.dtype)
 
             with w.when(None if whole else here[column.name] < column.extent):
                 for stage in problem.outputs:

@@ -13,10 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ....ir.buffer import Buffer, MemoryScope
-from ....ir.expr import Compare, CompareOp, Expr, Load, Select, index, logical_and
+from ....ir.expr import Expr, Load, Select, index
 from ....ir.gpu.async_copy import CopyAsyncCommit, CopyAsyncWait
 from ....ir.gpu.barrier import SyncScope
 from ....ir.stmt import LoopKind
+from ....te.functions import equal
 from ...tile.contiguous import contiguous_vector
 from .passes import RowPasses
 from .vectors import RowIndex, RowVector
@@ -106,10 +107,10 @@ class CircularBuffer:
         row = RowIndex(first_row + (slot + distance) // every * self.blocks)
         number = (slot + distance) % every
         has_row, exists = row.flat < self.passes.problem.row_end, vectors.exists(number, every)
-        with w.when(has_row if exists is None else logical_and(has_row, exists)):
+        with w.when(has_row, exists):
             vector = RowVector(slot, vectors.column(row, number))
             vectors.start_copies(self.stages, (stage, vectors.group.thread_rank, index(0)), row, vector)
-        with w.when(Compare(CompareOp.EQ, number, index(every - 1))):
+        with w.when(equal(number, every - 1)):
             w.emit(CopyAsyncCommit())
 
     def _load_next_edges(self, row: RowIndex) -> dict[str, Buffer]:

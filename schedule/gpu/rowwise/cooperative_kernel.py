@@ -17,28 +17,13 @@ from dataclasses import dataclass, replace
 from ....core.dtypes import DType
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.build import Writer
-from ....ir.expr import (
-    WARP_LANES,
-    Cast,
-    Compare,
-    CompareOp,
-    Expr,
-    Load,
-    Select,
-    Unary,
-    UnaryOp,
-    Var,
-    const,
-    index,
-    logical_and,
-    maximum,
-    minimum,
-)
+from ....ir.expr import WARP_LANES, Cast, Expr, Load, Select, Unary, UnaryOp, Var, const, index, maximum, minimum
 from ....ir.gpu.async_copy import CopyAsyncWait
 from ....ir.gpu.barrier import SyncScope
 from ....ir.gpu.grid_barrier import GridBarrierArrive, GridBarrierWait
 from ....ir.rewrite import loads_of
 from ....ir.stmt import HardwareAxis, Kernel
+from ....te.functions import equal
 from ....te.workload import Workload
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.rowwise import ReducedTensor, RowwiseProblem
@@ -286,7 +271,7 @@ class _OwnRow(RowPasses):
             with w.scope():
                 own = self._of_thread(number, group)
                 found = group.join(w, self.name(f"warp{number}"), [own], halvings(WARP_LANES), whole=False)
-                with w.when(Compare(CompareOp.EQ, thread % WARP_LANES, index(0))):
+                with w.when(equal(thread % WARP_LANES, 0)):
                     for cell, value in zip(scratch[number], found, strict=True):
                         w.store(cell, (index(self.number), thread // WARP_LANES), Load(value, ()))
 
@@ -303,8 +288,8 @@ class _OwnRow(RowPasses):
                     cells = [Load(cell, (number, thread % warps)) for cell in scratch[n]]
                     held = self._held(f"cta{n}_{begin}_own", cells)
                     found = group.join(w, self.name(f"cta{n}_{begin}"), [held], halvings(warps), whole=False)
-                    first = Compare(CompareOp.EQ, thread % WARP_LANES, index(0))
-                    with w.when(first if row.exists is None else logical_and(first, row.exists)):
+                    first = equal(thread % WARP_LANES, 0)
+                    with w.when(first, row.exists):
                         for partial, value in zip(self.partials[n], found, strict=True):
                             w.store(partial, (row.flat, self.vectors.cta_rank), Load(value, ()))
 

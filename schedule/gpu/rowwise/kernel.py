@@ -13,9 +13,10 @@ them, and the first rows are there for the next kernel, which computes elements.
 from dataclasses import dataclass
 
 from ....ir.buffer import MemoryScope
-from ....ir.expr import Expr, Load, Select, Unary, UnaryOp, index, minimum
+from ....ir.expr import Expr, Load, Select, index, minimum
 from ....ir.gpu.async_copy import CopyAsyncCommit, CopyAsyncWait
 from ....ir.stmt import HardwareAxis, Kernel, Stmt, seq
+from ....te.functions import negated
 from ....te.workload import Workload
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.rowwise import RowwiseProblem
@@ -43,7 +44,7 @@ def rowwise_kernel(
         body = launch_rows(workload, problem, sizes)
     else:
         has_few = problem.row_end <= few[0].row_count
-        many = launch_rows(workload, problem, sizes, calls=Unary(UnaryOp.NOT, has_few))
+        many = launch_rows(workload, problem, sizes, calls=negated(has_few))
         body = seq(many, launch_rows(workload, *few, FEW_ROWS, has_few))
     return Kernel(KERNEL_NAME, workload.inputs, workload.output_buffers, (), body)
 

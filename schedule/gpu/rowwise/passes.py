@@ -5,26 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ....ir.buffer import Buffer, MemoryScope
-from ....ir.expr import (
-    Binary,
-    Cast,
-    Compare,
-    CompareOp,
-    Expr,
-    Load,
-    Select,
-    Unary,
-    Var,
-    const,
-    index,
-    logical_and,
-    minimum,
-    rebuild,
-)
+from ....ir.expr import Binary, Expr, Load, Select, Unary, Var, const, index, minimum, rebuild
 from ....ir.gpu.barrier import SyncScope
 from ....ir.linear_form import affine_form
 from ....ir.rewrite import substitute
 from ....ir.stmt import LoopKind
+from ....te.functions import cast, equal
 from ...problems.rowwise import ReducedTensor, column_axis, has_column_axis
 from ...tile.accumulation import Accumulation, register_dtype, store_state
 from ...tile.contiguous import contiguous_vector
@@ -196,7 +182,7 @@ class RowPasses:
                     w.store(c.tensor, indices, Load(buffer, contiguous_vector((index(0),), s.vector)))
         if s.edge_columns:
             has_edge = self.vectors.has_edge()
-            with w.when(has_edge if row.exists is None else logical_and(has_edge, row.exists)):
+            with w.when(has_edge, row.exists):
                 axes = self.vectors.element_axes(row, None, index(0))
                 for c, body in zip(outputs, bodies, strict=True):
                     value = self._value(body, axes, None, index(0), {})
@@ -204,12 +190,12 @@ class RowPasses:
                     w.store(c.tensor, self.problem.input_indices(self.vectors.row_indices(row), edge), value)
 
     def _write_per_row(self, row: RowIndex) -> None:
-        conditions: list[Expr] = [Compare(CompareOp.EQ, self.vectors.group.thread_rank, index(0))]
+        conditions: list[Expr] = [equal(self.vectors.group.thread_rank, 0)]
         if self.sizes.cluster_size > 1:
-            conditions.append(Compare(CompareOp.EQ, self.vectors.cta_rank, index(0)))
+            conditions.append(equal(self.vectors.cta_rank, 0))
         if row.exists is not None:
             conditions.append(row.exists)
-        with self.w.when(logical_and(*conditions)):
+        with self.w.when(*conditions):
             axes = self.vectors.row_axes(row)
             for c in self.problem.per_row_outputs:
                 self.w.store(c.tensor, self.vectors.row_indices(row), self._value(c.body, axes, None, index(0), {}))
@@ -322,9 +308,9 @@ class RowPasses:
                         self.name(f"{name}_row{len(computed)}"), (), dtype, MemoryScope.REGISTER
                     )
                     value = self._value(e, axes, None, index(0), {})
-                    self.w.store(computed[e], (), value if dtype == e.dtype else Cast(value, dtype))
+                    self.w.store(computed[e], (), cast(value, dtype))
                 there = Load(computed[e], ())
-                return there if dtype == e.dtype else Cast(there, e.dtype)
+                return cast(there, e.dtype)
             if isinstance(e, Select):  # a branch that is not taken may not be computed
                 return Select(hoisted(e.condition), e.then, e.otherwise)
             return rebuild(e, [hoisted(c) for c in e.children]) if e.children else e

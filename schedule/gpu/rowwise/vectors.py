@@ -8,9 +8,10 @@ from math import prod
 from ....core.dtypes import boolean
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.build import Writer
-from ....ir.expr import Compare, CompareOp, Expr, Load, Select, Var, const, index, logical_and, minimum
+from ....ir.expr import Expr, Load, Select, Var, conjunction, const, index, logical_and, minimum
 from ....ir.gpu.async_copy import CopyAsync
 from ....ir.stmt import LoopKind
+from ....te.functions import equal
 from ....te.workload import Workload
 from ...problems.rowwise import RowwiseProblem, column_axis, row_axis
 from ...tile.contiguous import contiguous_over, contiguous_vector
@@ -169,7 +170,7 @@ class ThreadVectors:
         """Return whether the thread has an edge column: the first threads of the first CTA of a row have one each."""
         has: Expr = self.group.thread_rank < self.sizes.edge_columns
         if self.sizes.cluster_size > 1:
-            has = logical_and(has, Compare(CompareOp.EQ, self.cta_rank, index(0)))
+            has = logical_and(has, equal(self.cta_rank, 0))
         return has
 
     def edge_column(self, row: RowIndex) -> Expr:
@@ -201,7 +202,7 @@ class ThreadVectors:
             conditions.append(Select(whole_rounds, const(True, boolean), within))
         if s.vectors_per_cta * s.cluster_size != s.vectors:
             conditions.append(self.cta_rank * s.vectors_per_cta + self._within_cta(number) < s.vectors)
-        return logical_and(*conditions) if conditions else None
+        return conjunction(*conditions)
 
     # --- loops
 

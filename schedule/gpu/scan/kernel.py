@@ -22,23 +22,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ....ir.buffer import Buffer, MemoryScope
-from ....ir.expr import (
-    WARP_LANES,
-    Compare,
-    CompareOp,
-    Expr,
-    Load,
-    Select,
-    Shuffle,
-    ShuffleMode,
-    index,
-    logical_and,
-    maximum,
-    minimum,
-)
+from ....ir.expr import WARP_LANES, Expr, Load, Select, Shuffle, ShuffleMode, index, logical_and, maximum, minimum
 from ....ir.gpu.grid_barrier import GridBarrierArrive, GridBarrierWait
 from ....ir.rewrite import map_loads
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
+from ....te.functions import equal
 from ....te.workload import Axis, Stage
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.scan import ScanProblem
@@ -215,7 +203,7 @@ class _ScanWriter:
             self._store_part(lines, parts, self._of_line(lines, own, scratch), lines.cta)
 
     def _store_part(self, lines: _Lines, parts: Buffer, whole: Buffer, number: Expr) -> None:
-        with self.w.when(Compare(CompareOp.EQ, lines.rank, index(0))), self._lines_of_thread() as v:
+        with self.w.when(equal(lines.rank, 0)), self._lines_of_thread() as v:
             self.w.store(parts, self._part(lines, v, number), Load(whole, (v,)))
 
     def _of_line(self, lines: _Lines, own: Buffer, scratch: Buffer | None) -> Buffer:
@@ -228,7 +216,7 @@ class _ScanWriter:
             return own
         whole = self._register("whole", self.width)
         place = lines.slot * self.width
-        first = Compare(CompareOp.EQ, lines.lane, index(0)) if self.lanes > 1 else None
+        first = equal(lines.lane, 0) if self.lanes > 1 else None
         with w.when(first), self._lines_of_thread() as v:
             w.store(scratch, (lines.segment, place + v), Load(own, (v,)))
         w.barrier()
@@ -459,13 +447,13 @@ class _ScanWriter:
                 w.store(whole, (v,), self._combined(Load(whole, (v,)), Load(totals, (v,))))
         else:
             slot = chunk % 2 if s.chunks > 1 else index(0)
-            first = Compare(CompareOp.EQ, lines.lane, index(0)) if self.lanes > 1 else None
+            first = equal(lines.lane, 0) if self.lanes > 1 else None
             place = lines.slot * self.width
             with w.when(first), self._lines_of_thread() as v:
                 w.store(shared, (slot, lines.segment, place + v), Load(totals, (v,)))
             w.barrier()
             with w.loop("number", s.segments, LoopKind.UNROLLED) as number, self._lines_of_thread() as v:
-                own = Compare(CompareOp.EQ, number, lines.segment)
+                own = equal(number, lines.segment)
                 w.store(prefix, (v,), Select(own, Load(whole, (v,)), Load(prefix, (v,))))
                 w.store(whole, (v,), self._combined(Load(whole, (v,)), Load(shared, (slot, number, place + v))))
         if carry is not None and known.exchange is not None:
@@ -499,7 +487,7 @@ class _ScanWriter:
             position = self._position(lines, chunk, n)
             at = self._point(lines, position)
             conditions = [c for c in (self._inside(position), lines.exists) if c is not None]
-            with w.when(logical_and(*conditions) if conditions else None):
+            with w.when(*conditions):
                 lane = p.lane_axis.name
                 later = {m: allocate_registers(w, self.names, m, (), lane, s.vector) for m in p.later_loads}
                 self._load_item(later, (), at)

@@ -28,11 +28,12 @@ from itertools import product
 from ....core.dtypes import INDEX, DType
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.build import Writer
-from ....ir.expr import BinaryOp, Cast, Expr, Load, Select, Var, const, index, logical_and, maximum, minimum
+from ....ir.expr import BinaryOp, Expr, Load, Select, Var, conjunction, const, index, maximum, minimum
 from ....ir.gpu.bulk_copy import BulkCopy
 from ....ir.gpu.mbarrier import MbarrierInit, MbarrierWait
 from ....ir.rewrite import free_variables
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
+from ....te.functions import cast
 from ....te.region import Region
 from ....te.workload import Axis
 from ...loop_nest.nest import COMBINE, KERNEL_NAME
@@ -288,11 +289,11 @@ class _SeparableWindowKernelWriter:
             terms = w.allocate(name, shape, dtype, MemoryScope.REGISTER)
             term = scalar_at(replace_masked_loads(problem.reduction.body, others), self._point_of(tile + y))
             for r, n in product(range(problem.height.positions(1)), range(at_once)):
-                w.store(terms, (index(r), index(n)), term if term.dtype == dtype else Cast(term, dtype))
+                w.store(terms, (index(r), index(n)), cast(term, dtype))
             value = self._reduced(steps, f"{problem.reduction.name}_margin", terms)(0, index(0))
             word = self._allocate_word(lines.dtype)
             for v in range(lanes):
-                w.store(word, (index(v),), value if value.dtype == word.dtype else Cast(value, word.dtype))
+                w.store(word, (index(v),), cast(value, word.dtype))
             for line in range(per_tile):
                 with self._lane_loop() as lane:
                     w.store(lines, (y * per_tile + line, position, lane), Load(word, (lane,)))
@@ -314,7 +315,7 @@ class _SeparableWindowKernelWriter:
                     word = self._allocate_word(lines.dtype)
                     for v in range(self.lanes):
                         value = reduced(line * self.lanes + v, index(n))
-                        w.store(word, (index(v),), value if value.dtype == word.dtype else Cast(value, word.dtype))
+                        w.store(word, (index(v),), cast(value, word.dtype))
                     with self._lane_loop() as lane:
                         w.store(lines, (y * per_tile + line, position, lane), Load(word, (lane,)))
 
@@ -348,7 +349,7 @@ class _SeparableWindowKernelWriter:
             with w.loop(self.names.fresh("v"), len(positions), LoopKind.VECTORIZED) as v:
                 loaded: dict[MaskedLoad, Expr] = {m: Load(b.buffer, (index(r), v)) for m, b in registers.items()}
                 term = scalar_at(replace_masked_loads(problem.reduction.body, loaded), at)
-                w.store(terms, (index(r), v), term if term.dtype == dtype else Cast(term, dtype))
+                w.store(terms, (index(r), v), cast(term, dtype))
         return terms
 
     def _anywhere(self) -> tuple[dict[str, Expr], Expr, Expr]:
@@ -369,7 +370,7 @@ class _SeparableWindowKernelWriter:
                 terms.extend((i >= 0, i < extent))
         axes = [*self.tile_axes, Axis(_TILE, s.tiles_w), Axis(_POSITION, s.positions)]
         terms = [t for t in terms if not always_holds(scalar_at(t, anywhere), axes)]
-        return MaskedLoad(masked.load, logical_and(*terms) if terms else None, masked.other)
+        return replace(masked, mask=conjunction(*terms))
 
     # --- along the width
 
@@ -426,7 +427,7 @@ class _SeparableWindowKernelWriter:
                     here = {**at, column.name: first + place}
                     inside = [place < s.tile_columns] if (p + 1) * s.row_lanes > s.tile_columns else []
                     inside += [here[column.name] < column.extent] if s.tiles_w * s.tile_columns > column.extent else []
-                    with w.when(logical_and(*inside) if inside else None):
+                    with w.when(*inside):
                         word = self._allocate_word(results.dtype)
                         with self._lane_loop() as v:
                             w.store(word, (v,), Load(results, (line, place, v)))
@@ -441,7 +442,7 @@ class _SeparableWindowKernelWriter:
         def loaded(load: Load) -> Expr:
             if load.buffer.name != problem.reduction.name:
                 return load
-            return value if value.dtype == load.dtype else Cast(value, load.dtype)
+            return cast(value, load.dtype)
 
         for stage in problem.outputs:
             indices = tuple(here[a.name] for a in problem.reduction.axes)

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 
 from ....core.dtypes import float32
 from ....ir.buffer import Buffer, MemoryScope
-from ....ir.expr import WARP_LANES, Compare, CompareOp, Expr, Load, const, index, logical_and, minimum
+from ....ir.expr import WARP_LANES, Expr, Load, conjunction, const, index, minimum
 from ....ir.gpu.async_copy import CopyAsync, CopyAsyncCommit, CopyAsyncWait
 from ....ir.gpu.barrier import SyncScope
 from ....ir.gpu.ldmatrix import LoadMatrix
@@ -164,7 +164,7 @@ class _SkinnyMmaWriter:
             at = {row_axis: first_row + row, column_axis: first_column + column}
             mask = self._inside(at)
             spare = rounds * WARP_LANES * warps > rows * vectors
-            with w.when(Compare(CompareOp.LT, row, index(rows)) if spare else None):
+            with w.when(row < rows if spare else None):
                 indices = tuple(substitute(i, at) for i in load.indices)
                 w.emit(CopyAsync(stages, (*to, row, column), load.buffer, indices, COPY_ELEMENTS, mask))
 
@@ -176,10 +176,10 @@ class _SkinnyMmaWriter:
             last = p.n.extent - (1 if self.b_is_k_major else COPY_ELEMENTS)
             at["n"] = minimum(at["n"], index(last))
         if not self.k_is_whole:
-            terms.append(Compare(CompareOp.LT, at["k"], index(p.k.extent)))
+            terms.append(at["k"] < p.k.extent)
         if "m" in at and p.m.extent % ATOM_N:
-            terms.append(Compare(CompareOp.LT, at["m"], index(p.m.extent)))
-        return logical_and(*terms) if terms else None
+            terms.append(at["m"] < p.m.extent)
+        return conjunction(*terms)
 
     # --- one tile of k
 
@@ -222,7 +222,7 @@ class _SkinnyMmaWriter:
         ):
             m = j * ATOM_N + (self.lane % 4) * 2 + e
             n = self.warp_idx_n * self.warp_n + i * ATOM_M + h * 8 + self.lane // 4
-            with w.when(Compare(CompareOp.LT, m, index(m_extent)) if m_extent % ATOM_N else None):
+            with w.when(m < m_extent if m_extent % ATOM_N else None):
                 w.store(partials, (self.warp_idx_k, m, n), Load(accumulators, (i, j, h * 2 + e)))
         thread = self.warp * WARP_LANES + self.lane
         reduce_columns(w, ColumnSlice(p, self.block, s.block_n, self.rank, s.split_k, thread, s.threads), partials)

@@ -22,13 +22,14 @@ from dataclasses import replace
 
 from ....core.dtypes import INDEX, DType, float32
 from ....ir.buffer import Buffer, Layout, MemoryScope
-from ....ir.expr import WARP_LANES, Compare, CompareOp, Expr, Load, Var, const, index, logical_and
+from ....ir.expr import WARP_LANES, Expr, Load, Var, const, index
 from ....ir.gpu.barrier import WARPGROUP_THREADS
 from ....ir.gpu.mbarrier import MbarrierArrive, MbarrierArriveExpectTx, MbarrierInit, MbarrierWait
 from ....ir.gpu.tma import TmaLoad, tma_swizzle
 from ....ir.gpu.wgmma import LINE_BYTES, SWIZZLE_128B, SWIZZLE_128B_ELEMENTS, WGMMA_M, WarpgroupMma, WarpgroupMmaWait
 from ....ir.rewrite import free_variables, substitute
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
+from ....te.functions import equal
 from ...problems.gemm import Gemm
 from ...tile.names import FreshNameWriter
 from ..gemm.mma_atom import PLANES, find_atom, splitting, wgmma_atom
@@ -138,14 +139,14 @@ class _SkinnyTmaWriter:
             multiply = self._multiply_planes
         self.full = w.allocate("full", (s.stages,), INDEX, MemoryScope.SHARED)
         self.empty = w.allocate("empty", (s.stages,), INDEX, MemoryScope.SHARED)
-        elected = Compare(CompareOp.EQ, self.lane, index(0))
-        is_producer = Compare(CompareOp.EQ, self.warp, index(s.consumer_warpgroups * WARPGROUP_WARPS))
+        elected = equal(self.lane, 0)
+        is_producer = equal(self.warp, s.consumer_warpgroups * WARPGROUP_WARPS)
         self._initialise_barriers(elected)
         with w.loop("zero", s.wgmma_n // 2, UNROLLED) as e:
             w.store(accumulators, (e,), const(0.0, float32))
         with w.loop("k_tile", s.k_tiles) as k_tile:
             stage, phase = k_tile % s.stages, (k_tile // s.stages) % 2
-            with w.when(logical_and(is_producer, elected)):
+            with w.when(is_producer, elected):
                 w.emit(MbarrierWait(self.empty, stage, index(1) - phase))
                 self._load(k_tile, stage)
             with w.when(self.is_consumer):
@@ -160,7 +161,7 @@ class _SkinnyTmaWriter:
         s, w = self.s, self.w
         with w.when(elected), w.loop("turn", -(-s.stages // s.warps)) as turn:
             stage = turn * s.warps + self.warp
-            with w.when(Compare(CompareOp.LT, stage, index(s.stages)) if s.stages % s.warps else None):
+            with w.when(stage < s.stages if s.stages % s.warps else None):
                 w.emit(MbarrierInit(self.full, stage, 1))
                 w.emit(MbarrierInit(self.empty, stage, s.consumer_warpgroups * WARPGROUP_WARPS))
         w.barrier()
@@ -242,7 +243,7 @@ class _SkinnyTmaWriter:
             column = (e // 4) * 8 + (self.lane % 4) * 2 + e % 2
             m, n = (column, row) if s.swap_ab else (row, column)
             computed = s.wgmma_n if s.swap_ab else WGMMA_M
-            with w.when(Compare(CompareOp.LT, m, index(p.m.extent)) if p.m.extent < computed else None):
+            with w.when(m < p.m.extent if p.m.extent < computed else None):
                 w.store(partials, (index(0), m, self.warpgroup * s.mma_n + n), Load(accumulators, (e,)))
         thread = self.warp * WARP_LANES + self.lane
         reduce_columns(w, ColumnSlice(p, self.block, s.block_n, self.rank, s.split_k, thread, s.threads), partials)

@@ -24,9 +24,10 @@ from math import prod
 from ....core.dtypes import DType
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.build import Writer
-from ....ir.expr import Binary, BinaryOp, Cast, Expr, Load, Var, index, logical_and
+from ....ir.expr import Binary, BinaryOp, Expr, Load, Var, conjunction, index
 from ....ir.rewrite import free_variables
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
+from ....te.functions import cast
 from ....te.workload import Axis, Stage
 from ...loop_nest.nest import KERNEL_NAME, identity
 from ...problems.window import ReduceWindow
@@ -230,7 +231,7 @@ class _WindowKernelWriter:
         """``masked`` with only those of its conditions that fail for some thread at ``at``."""
         axes = [*self.thread_grid, *self.problem.unwindowed_axes]
         terms = [t for t in conjuncts(masked.mask) if not always_holds(scalar_at(t, at), axes)]
-        return MaskedLoad(masked.load, logical_and(*terms) if terms else None, masked.other)
+        return replace(masked, mask=conjunction(*terms))
 
     def _masked_beyond_outputs(self, masked: MaskedLoad) -> MaskedLoad:
         """``masked`` with a mask also for positions that only outputs beyond the last one read."""
@@ -242,7 +243,7 @@ class _WindowKernelWriter:
         for at, extent in zip(masked.load.indices, masked.load.buffer.shape, strict=True):
             if any(a.name in free_variables(at) for a in ragged):
                 terms.extend((at >= 0, at < extent))
-        return MaskedLoad(masked.load, logical_and(*terms) if terms else None, masked.other)
+        return replace(masked, mask=conjunction(*terms))
 
     def _load_fixed(self, at: Mapping[str, Expr]) -> _FixedRegisters:
         """Load what is the same for all outputs of a thread, for every point of the window."""
@@ -311,7 +312,7 @@ class _WindowKernelWriter:
             values: dict[MaskedLoad, Expr] = {r: h.value((slot, index(place)), v) for r, h in pixels.items()}
             body = replace_masked_loads(problem.reduction.body, values)
             term = scalar_at(body, {**at, channel: at[channel] + v})
-            return term if term.dtype == dtype else Cast(term, dtype)
+            return cast(term, dtype)
 
         name = f"{problem.reduction.name}_parts"
         reduced = reduce_parts(w, self.names, steps, self.combine, pixel, name=name, dtype=dtype, lanes=self.width)
@@ -341,7 +342,7 @@ class _WindowKernelWriter:
                 values: dict[MaskedLoad, Expr] = {r: h.value((slot, position), v) for r, h in pixels.items()}
                 values |= {r: h.value([point[a.name] for a in axes], v) for r, (h, axes) in fixed.items()}
                 term = scalar_at(replace_masked_loads(self.problem.reduction.body, values), point)
-                wide = term if term.dtype == self.accumulator_dtype else Cast(term, self.accumulator_dtype)
+                wide = cast(term, self.accumulator_dtype)
                 self._combine(acc, (index(q), p, v), wide, begun=begun or s > 0)
 
     def _combine(self, acc: Buffer, indices: tuple[Expr, ...], value: Expr, *, begun: bool) -> None:
@@ -359,7 +360,7 @@ class _WindowKernelWriter:
             if height is not None:
                 point[height.name] = start[height.name] + q
                 inside += [] if height.extent % self.tile_h == 0 else [point[height.name] < height.extent]
-            with self.w.when(logical_and(*inside) if inside else None):
+            with self.w.when(*inside):
                 for stage in problem.outputs:
                     self._store_vector(stage, point, acc, (index(q), p))
 
@@ -371,7 +372,7 @@ class _WindowKernelWriter:
                 if load.buffer.name != problem.reduction.name:
                     return load
                 value = Load(acc, (*indices, v))
-                return value if value.dtype == load.dtype else Cast(value, load.dtype)
+                return cast(value, load.dtype)
 
             here = {**point, problem.channel.name: point[problem.channel.name] + v}
             output_indices = tuple(here[a.name] for a in problem.axes)
