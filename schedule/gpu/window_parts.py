@@ -4,19 +4,17 @@ from collections.abc import Callable
 
 from ...core.dtypes import DType
 from ...ir.buffer import MemoryScope
-from ...ir.build import Writer
 from ...ir.expr import Binary, BinaryOp, Expr, Load, index
 from ...ir.stmt import LoopKind
 from ..problems.window_steps import Part, WindowSteps
-from ..tile.names import NameSupply
+from ..tile.names import FreshNameWriter
 
 Values = Callable[[int, Expr], Expr]
 """What is at a number and a lane."""
 
 
 def reduce_parts(
-    w: Writer,
-    names: NameSupply,
+    w: FreshNameWriter,
     steps: WindowSteps,
     combine: BinaryOp,
     position: Values,
@@ -28,12 +26,12 @@ def reduce_parts(
     """Reduce windows of what ``position`` gives for a position and one of ``lanes`` neighbours. Parts are kept in a
     buffer of a name like ``name``. Return the value of a window by its number."""
     places = {part: n for n, (part, _, _) in enumerate(steps.steps)}
-    parts = w.allocate(names.fresh(name), (len(places), lanes), dtype, MemoryScope.REGISTER)
+    parts = w.allocate(name, (len(places), lanes), dtype, MemoryScope.REGISTER)
 
     def of(part: Part, v: Expr) -> Expr:
         return Load(parts, (index(places[part]), v)) if part in places else position(part[0], v)
 
     for part, a, b in steps.steps:
-        with w.loop(names.fresh("v"), lanes, LoopKind.VECTORIZED) as v:
+        with w.loop("v", lanes, LoopKind.VECTORIZED) as v:
             w.store(parts, (index(places[part]), v), Binary(combine, of(a, v), of(b, v)))
     return lambda number, v: of(steps.windows[number], v)

@@ -11,7 +11,7 @@ from ...ir.stmt import LoopKind
 from ...te.workload import Axis
 from .load_analysis import always_holds, in_bounds
 from .masked_loads import MaskedLoad
-from .names import NameSupply
+from .names import FreshNameWriter
 from .pieces import are_together, lanes_of_piece
 from .stage_body import scalar_at
 
@@ -34,11 +34,11 @@ class RegisterLoad:
 
 
 def allocate_registers(
-    w: Writer, names: NameSupply, masked: MaskedLoad, shape: Sequence[int], lane_axis: str, lanes: int
+    w: FreshNameWriter, masked: MaskedLoad, shape: Sequence[int], lane_axis: str, lanes: int
 ) -> RegisterLoad:
     """Registers for ``masked`` at every index of ``shape``, and for every lane where it depends on ``lane_axis``."""
     vector = depends_on(masked, lane_axis)
-    name = names.fresh(f"{masked.load.buffer.name}_regs")
+    name = f"{masked.load.buffer.name}_regs"
     dims = (*shape, lanes) if vector else tuple(shape)
     return RegisterLoad(masked, w.allocate(name, dims, masked.load.dtype, MemoryScope.REGISTER), vector)
 
@@ -50,8 +50,7 @@ def depends_on(masked: MaskedLoad, axis: str) -> bool:
 
 
 def load_registers(
-    w: Writer,
-    names: NameSupply,
+    w: FreshNameWriter,
     registers: RegisterLoad,
     prefix: Sequence[Expr],
     at: Mapping[str, Expr],
@@ -69,27 +68,27 @@ def load_registers(
         _load_scalar(w, registers, tuple(prefix), at)
         return
     if masked.mask is not None and lane_axis not in free_variables(masked.mask):
-        with w.loop(names.fresh("v"), lanes, LoopKind.VECTORIZED) as v:
+        with w.loop("v", lanes, LoopKind.VECTORIZED) as v:
             w.store(registers.buffer, (*prefix, v), masked.other or const(0, masked.load.dtype))
-        with w.when(scalar_at(masked.mask, at)), w.loop(names.fresh("v"), lanes, LoopKind.VECTORIZED) as v:
+        with w.when(scalar_at(masked.mask, at)), w.loop("v", lanes, LoopKind.VECTORIZED) as v:
             here = {**at, lane_axis: at[lane_axis] + v}
             w.store(registers.buffer, (*prefix, v), scalar_at(masked.load, here))
         return
     together = lanes_of_piece(masked, lane_axis, lanes)
     if together > 1 and not are_together(masked, lane_axis, lanes, aligned=False):
         if masked.mask is not None:
-            with w.loop(names.fresh("v"), lanes, LoopKind.VECTORIZED) as v:
+            with w.loop("v", lanes, LoopKind.VECTORIZED) as v:
                 w.store(registers.buffer, (*prefix, v), masked.other or const(0, masked.load.dtype))
-        with w.loop(names.fresh("piece"), lanes // together, LoopKind.UNROLLED) as piece:
+        with w.loop("piece", lanes // together, LoopKind.UNROLLED) as piece:
             first = {**at, lane_axis: at[lane_axis] + piece * together}
             with (
                 w.when(None if masked.mask is None else scalar_at(masked.mask, first)),
-                w.loop(names.fresh("v"), together, LoopKind.VECTORIZED) as v,
+                w.loop("v", together, LoopKind.VECTORIZED) as v,
             ):
                 here = {**at, lane_axis: first[lane_axis] + v}
                 w.store(registers.buffer, (*prefix, piece * together + v), scalar_at(masked.load, here))
         return
-    with w.loop(names.fresh("v"), lanes, LoopKind.VECTORIZED) as v:
+    with w.loop("v", lanes, LoopKind.VECTORIZED) as v:
         _load_scalar(w, registers, (*prefix, v), {**at, lane_axis: at[lane_axis] + v})
 
 

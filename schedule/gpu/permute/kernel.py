@@ -37,7 +37,6 @@ from math import log2, prod
 
 from ....core.dtypes import boolean
 from ....ir.buffer import Buffer, Layout, MemoryScope, Swizzle
-from ....ir.build import Writer
 from ....ir.expr import Expr, Load, Var, conjunction, const, index, logical_and
 from ....ir.gpu.async_copy import CopyAsync, CopyAsyncCommit, CopyAsyncWait
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
@@ -48,7 +47,7 @@ from ...problems.permute import Permute
 from ...space.columns import Size
 from ...tile.delinearize import axis_indices, delinearize
 from ...tile.masked_loads import MaskedLoad, replace_masked_loads
-from ...tile.names import NameSupply
+from ...tile.names import FreshNameWriter
 from ...tile.stage_body import scalar_at
 from ..l2_prefetch import L2Prefetch
 from .tile_rows import RowSteps, input_offset, input_rows, shared_elements, shared_lead, tile_rows
@@ -127,8 +126,7 @@ class _PermuteKernelWriter:
         buffers = (*problem.workload.inputs, *(s.tensor for s in problem.stages))
         moved = {r.load.buffer.name for r in problem.transposed_loads} | {s.name for s in problem.stages}
         self.evict_first = tuple(b.name for b in buffers if b.name in moved) if options.evict_first else ()
-        self.names = NameSupply({b.name for b in buffers} | {a.name for a in problem.axes})
-        self.w = Writer()
+        self.w = FreshNameWriter({b.name for b in buffers} | {a.name for a in problem.axes})
         self.checked = False
         """Whether accesses beyond an edge are tested for."""
 
@@ -139,8 +137,8 @@ class _PermuteKernelWriter:
         fastest_last = (tiles_out, tiles_in) if self.options.along_input else (tiles_in, tiles_out)
         grid = [*problem.batch_axes, *fastest_last]
         bounds = [
-            (self.names.fresh("block"), prod(a.extent for a in grid), HardwareAxis.GRID_X),
-            (self.names.fresh("thread"), s.threads, HardwareAxis.THREAD),
+            ("block", prod(a.extent for a in grid), HardwareAxis.GRID_X),
+            ("thread", s.threads, HardwareAxis.THREAD),
         ]
         moved = [r.load.buffer.name for r in problem.transposed_loads]
         with w.launch(
@@ -219,13 +217,13 @@ class _PermuteKernelWriter:
                 point = self._loaded_point(position, (index(0), s.load_width), row)[0]
                 return tuple(scalar_at(i, point) for i in load.indices)
 
-            prefetch.own(self.names.fresh("prefetch"), masked.load.buffer, s.tile_out, s.tile_in, first_element)
+            prefetch.own("prefetch", masked.load.buffer, s.tile_out, s.tile_in, first_element)
 
     def _allocate_tile(self, masked: MaskedLoad) -> Buffer:
         """Shared memory of ``tile_out / pack`` rows of ``tile_in`` words, each word of ``pack`` elements. Where stores
         are aligned there are ``alignment / pack`` rows more. Tiles that are copied are ``shared_elements`` long."""
         s, dtype = self.sizes, masked.load.dtype
-        name = self.names.fresh(f"{masked.load.buffer.name}_tile")
+        name = f"{masked.load.buffer.name}_tile"
         if s.copy_bytes:
             chunk, rows = s.copy_bytes // dtype.bytes, self._shared_rows(masked)
             elements = shared_elements(rows, s.tile_out, s.alignment, chunk)
@@ -273,7 +271,7 @@ class _PermuteKernelWriter:
         rows = s.tile_out + s.alignment
         for first, count in ((0, s.tile_in // chunk), (s.tile_in // chunk, 1)):
             steps = -(-rows * count // s.threads)
-            with self.w.loop(self.names.fresh("k"), steps, LoopKind.SERIAL if self.checked else LoopKind.UNROLLED) as k:
+            with self.w.loop("k", steps, LoopKind.SERIAL if self.checked else LoopKind.UNROLLED) as k:
                 number, row, exists = self._share(k, thread, count, rows * count)
                 with self.w.when(exists):
                     self._copy_chunk(masked, tile, number + first, row, position)
@@ -297,7 +295,7 @@ class _PermuteKernelWriter:
             with w.when(whole):
                 w.emit(CopyAsync(tile, (target,), source, delinearize(begin, source.shape), chunk))
             if whole is not None:
-                with w.when(negated(whole)), w.loop(self.names.fresh("e"), chunk) as e:
+                with w.when(negated(whole)), w.loop("e", chunk) as e:
                     with w.when(begin + e < source.elements):
                         w.store(tile, (target + e,), Load(source, delinearize(begin + e, source.shape)))
 
@@ -315,7 +313,7 @@ class _PermuteKernelWriter:
         vectors_of_row = s.tile_in // s.load_width
         total = (s.tile_out + s.alignment) // s.pack * vectors_of_row
         count = -(-total // s.threads)
-        name = self.names.fresh(f"{masked.load.buffer.name}_regs")
+        name = f"{masked.load.buffer.name}_regs"
         held = w.allocate(name, (count, s.pack, s.load_width), masked.load.dtype, MemoryScope.REGISTER)
         with self._unrolled("k", count) as k:
             vector, row, exists = self._share(k, thread, vectors_of_row, total)
@@ -324,7 +322,7 @@ class _PermuteKernelWriter:
                     w.store(held, (k, h, v), const(0, held.dtype))
             with w.when(exists), self._unrolled("h", s.pack) as h:
                 point, inside = self._loaded_point(position, (vector, s.load_width), row * s.pack + h)
-                with w.when(inside), w.loop(self.names.fresh("v"), s.load_width, LoopKind.VECTORIZED) as v:
+                with w.when(inside), w.loop("v", s.load_width, LoopKind.VECTORIZED) as v:
                     inner = self.problem.input_axes[-1].name
                     w.store(held, (k, h, v), scalar_at(masked.load, {**point, inner: point[inner] + v}))
         with self._unrolled("k", count) as k:
@@ -342,7 +340,7 @@ class _PermuteKernelWriter:
             count = width
         start = vector * (width * pack)
         with self._unrolled("e", width * pack // count) as e:
-            with w.loop(self.names.fresh("v"), count, LoopKind.VECTORIZED) as v:
+            with w.loop("v", count, LoopKind.VECTORIZED) as v:
                 element = e * (count // pack) + v // pack if pack > 1 else e * count + v
                 value = Load(held, (k, v % pack if pack > 1 else index(0), element))
                 w.store(tile, (row, start + e * count + v), value)
@@ -372,11 +370,11 @@ class _PermuteKernelWriter:
             for held, tile, masked in zip(columns, tiles, self.problem.transposed_loads, strict=True):
                 with self._unrolled("e", s.store_width // s.pack) as e:
                     row = (vector * (s.store_width // s.pack) + e) * s.pack
-                    with w.loop(self.names.fresh("v"), s.pack, LoopKind.VECTORIZED) as v:
+                    with w.loop("v", s.pack, LoopKind.VECTORIZED) as v:
                         *outer, first = self._cell(masked, row, column, position)
                         w.store(held, (e * s.pack + v,), Load(tile, (*outer, first + v)))
             inner = self.problem.output_axes[-1].name
-            with w.loop(self.names.fresh("v"), s.store_width, LoopKind.VECTORIZED) as v:
+            with w.loop("v", s.store_width, LoopKind.VECTORIZED) as v:
                 self._store({**point, inner: point[inner] + v}, columns, v)
 
     def _store_aligned(self, tiles: Sequence[Buffer], vector: Expr, column: Expr, position: _Position) -> None:
@@ -395,7 +393,7 @@ class _PermuteKernelWriter:
             for held, shared, masked in zip(columns, tiles, problem.transposed_loads, strict=True):
                 for e in range(count):
                     w.store(held, (index(e),), Load(shared, self._cell(masked, slot + element + e, column, position)))
-            with w.loop(self.names.fresh("v"), count, LoopKind.VECTORIZED) as v:
+            with w.loop("v", count, LoopKind.VECTORIZED) as v:
                 self._store({**point, **axis_indices(first + element + v, problem.output_axes)}, columns, v)
 
         with w.when(inside):
@@ -410,8 +408,10 @@ class _PermuteKernelWriter:
     def _allocate_columns(self, tiles: Sequence[Buffer], count: int) -> list[Buffer]:
         """Registers for ``count`` elements of each input."""
         loads = self.problem.transposed_loads
-        names = [self.names.fresh(f"{masked.load.buffer.name}_column") for masked in loads]
-        return [self.w.allocate(n, (count,), t.dtype, MemoryScope.REGISTER) for n, t in zip(names, tiles, strict=True)]
+        return [
+            self.w.allocate(f"{m.load.buffer.name}_column", (count,), t.dtype, MemoryScope.REGISTER)
+            for m, t in zip(loads, tiles, strict=True)
+        ]
 
     def _store(self, point: Mapping[str, Expr], columns: Sequence[Buffer], element: Expr) -> None:
         """Store each output at ``point``, from number ``element`` of what ``columns`` hold."""
@@ -470,4 +470,4 @@ class _PermuteKernelWriter:
         return point, flat < whole // unit if whole % extent and self.checked else None
 
     def _unrolled(self, name: str, extent: int) -> AbstractContextManager[Var]:
-        return self.w.loop(self.names.fresh(name), extent, LoopKind.UNROLLED)
+        return self.w.loop(name, extent, LoopKind.UNROLLED)

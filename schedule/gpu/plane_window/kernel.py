@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 
 from ....core.dtypes import DType
 from ....ir.buffer import Buffer, MemoryScope
-from ....ir.build import Writer
 from ....ir.expr import WARP_LANES, Cast, Expr, Load, Var, index, logical_and
 from ....ir.rewrite import free_variables
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
@@ -29,7 +28,7 @@ from ...tile.accumulation import register_dtype
 from ...tile.delinearize import axis_indices, delinearize
 from ...tile.load_analysis import always_holds, flat_offset
 from ...tile.masked_loads import MaskedLoad, conjuncts
-from ...tile.names import NameSupply
+from ...tile.names import FreshNameWriter
 from ...tile.pieces import lanes_of_piece
 from ...tile.register_loads import RegisterLoad, allocate_registers, load_registers
 from ...tile.stage_body import scalar_at
@@ -150,8 +149,7 @@ class PlaneWindowWriter(ABC):
         self.sizes = sizes
         buffers = (*problem.workload.inputs, problem.reduction.tensor, *(s.tensor for s in problem.outputs))
         axes = (*problem.reduction.axes, *problem.reduction.reduce_axes)
-        self.names = NameSupply({b.name for b in buffers} | {a.name for a in axes})
-        self.w = Writer()
+        self.w = FreshNameWriter({b.name for b in buffers} | {a.name for a in axes})
         planes = problem.plane_axes
         if sizes.shared_filter:
             planes = (*problem.filter_axes, *(a for a in planes if a not in problem.filter_axes))
@@ -162,9 +160,9 @@ class PlaneWindowWriter(ABC):
         """Return the kernel."""
         problem, w, s = self.problem, self.w, self.sizes
         bounds = [
-            (self.names.fresh("block"), s.blocks, HardwareAxis.GRID_X),
-            (self.names.fresh("warp"), s.threads // WARP_LANES, HardwareAxis.WARP),
-            (self.names.fresh("lane"), WARP_LANES, HardwareAxis.LANE),
+            ("block", s.blocks, HardwareAxis.GRID_X),
+            ("warp", s.threads // WARP_LANES, HardwareAxis.WARP),
+            ("lane", WARP_LANES, HardwareAxis.LANE),
         ]
         with w.launch(KERNEL_NAME, bounds, min_blocks=s.resident) as (block, warp, lane):
             thread = warp * WARP_LANES + lane
@@ -193,7 +191,7 @@ class PlaneWindowWriter(ABC):
                     self._finish_row(q)
             return
         self._clear()
-        with self.w.loop(self.names.fresh("r"), problem.window_height) as row:
+        with self.w.loop("r", problem.window_height) as row:
             self._load_filter(row)
             for q in range(self.sizes.tile_h):
                 self._multiply_line(tiles, row * height.dilation + q * height.stride, [(q, row, True)])
@@ -247,10 +245,10 @@ class PlaneWindowWriter(ABC):
         return {**at, problem.width.axis.name: self.column_tile * s.tile_columns}
 
     def _unrolled(self, name: str, extent: int) -> AbstractContextManager[Var]:
-        return self.w.loop(self.names.fresh(name), extent, LoopKind.UNROLLED)
+        return self.w.loop(name, extent, LoopKind.UNROLLED)
 
     def _lanes(self, lanes: int) -> AbstractContextManager[Var]:
-        return self.w.loop(self.names.fresh("v"), lanes, LoopKind.VECTORIZED)
+        return self.w.loop("v", lanes, LoopKind.VECTORIZED)
 
     # --- loads
 
@@ -279,7 +277,7 @@ class PlaneWindowWriter(ABC):
         registers: dict[MaskedLoad, RegisterLoad] = {}
         for masked in problem.sliding_loads:
             needed = self._needed(position_load(problem, masked, s.tile_columns, s.lead, s.tile_rows))
-            registers[masked] = allocate_registers(w, self.names, needed, (s.loads,), _COLUMN, s.load_width)
+            registers[masked] = allocate_registers(w, needed, (s.loads,), _COLUMN, s.load_width)
         with self._unrolled("n", s.loads) as n:
             y, line, column, exists = place(n)
             here = {**self.fixed, **self._tile_axes_at(y)}
@@ -287,11 +285,11 @@ class PlaneWindowWriter(ABC):
             for register in registers.values():
                 terms = [*exists, *conjuncts(register.masked.mask)]
                 masked = replace(register.masked, mask=logical_and(*terms) if terms else None)
-                load_registers(w, self.names, replace(register, masked=masked), (n,), here, _COLUMN, s.load_width)
+                load_registers(w, replace(register, masked=masked), (n,), here, _COLUMN, s.load_width)
         tiles: dict[MaskedLoad, Buffer] = {}
         for masked in problem.sliding_loads:
             name, shape = f"{masked.load.buffer.name}_tile", (s.row_tiles, s.rows, s.pitch)
-            tiles[masked] = w.allocate(self.names.fresh(name), shape, masked.load.dtype, MemoryScope.SHARED)
+            tiles[masked] = w.allocate(name, shape, masked.load.dtype, MemoryScope.SHARED)
         with self._unrolled("n", s.loads) as n:
             y, line, column, exists = place(n)
             with w.when(logical_and(*exists) if exists else None):
@@ -327,7 +325,7 @@ class PlaneWindowWriter(ABC):
         s, found = self.sizes, {}
         shape = (s.row_tiles * s.tile_rows * self._columns,)
         for stage in self.problem.outputs if s.staged else ():
-            name = self.names.fresh(f"{stage.name}_tile")
+            name = f"{stage.name}_tile"
             found[stage.name] = self.w.allocate(name, shape, stage.tensor.dtype, MemoryScope.SHARED)
         return found
 

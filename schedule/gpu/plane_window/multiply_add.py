@@ -37,7 +37,7 @@ class MultiplyAddWriter(PlaneWindowWriter):
         self.at[width.axis.name] = self.at[width.axis.name] + own_x * s.tile_w
         if height is not None:
             self.at[height.axis.name] = self.at[height.axis.name] + own_y * s.tile_h
-        name, dtype = self.names.fresh(f"{problem.reduction.name}_acc"), accumulator_dtype(problem)
+        name, dtype = f"{problem.reduction.name}_acc", accumulator_dtype(problem)
         self.acc = self.w.allocate(name, (s.tile_h, s.tile_w), dtype, MemoryScope.REGISTER)
 
     def _load_filter(self, row: Expr | None) -> None:
@@ -48,12 +48,12 @@ class MultiplyAddWriter(PlaneWindowWriter):
         for masked in problem.fixed_loads:
             given = height.window if row is not None and height is not None else None
             axes = tuple(a for a in problem.reduce_axes_of(masked) if a != given)
-            registers = allocate_registers(w, self.names, masked, [a.extent for a in axes], "", 1)
+            registers = allocate_registers(w, masked, [a.extent for a in axes], "", 1)
             self.weights[masked] = (registers, axes)
             with ExitStack() as loops:
                 indices = [loops.enter_context(self._unrolled(f"{a.name}_u", a.extent)) for a in axes]
                 here = {**self._at_row(self.at, row), **{a.name: i for a, i in zip(axes, indices, strict=True)}}
-                load_registers(w, self.names, registers, indices, here, "", 1)
+                load_registers(w, registers, indices, here, "", 1)
 
     def _clear(self) -> None:
         with self._unrolled("q", self.sizes.tile_h) as q, self._unrolled("p", self.sizes.tile_w) as p:
@@ -69,7 +69,7 @@ class MultiplyAddWriter(PlaneWindowWriter):
         column = own_x * (s.tile_w * width.stride) + skipped
         near: dict[MaskedLoad, Buffer] = {}
         for masked, tile in tiles.items():
-            name = self.names.fresh(f"{masked.load.buffer.name}_near")
+            name = f"{masked.load.buffer.name}_near"
             near[masked] = w.allocate(name, (s.near,), tile.dtype, MemoryScope.REGISTER)
             for k in range(0, s.near, s.near_width):
                 with self._lanes(s.near_width) as v:

@@ -37,7 +37,7 @@ class ToeplitzWriter(PlaneWindowWriter):
         self.tile: Expr = index(0) if s.shared_filter else warp // groups
         self.first_strip = (warp if s.shared_filter else warp % groups) * STRIPS
         shape = (s.tile_h, s.tile_w // BLOCK_OUTPUTS, 4)
-        self.acc = self.w.allocate(self.names.fresh("acc"), shape, float32, MemoryScope.REGISTER)
+        self.acc = self.w.allocate("acc", shape, float32, MemoryScope.REGISTER)
         self._clear()
 
     def _clear(self) -> None:
@@ -50,7 +50,7 @@ class ToeplitzWriter(PlaneWindowWriter):
         width, lane = problem.width, self.lane
         rows = [index(r) for r in range(problem.window_height)] if row is None else [row]
         first, dtype = self._point_of(self.tile), masked.load.dtype
-        self.filters = w.allocate(self.names.fresh("filters"), (len(rows), s.k_steps, 4), dtype, MemoryScope.REGISTER)
+        self.filters = w.allocate("filters", (len(rows), s.k_steps, 4), dtype, MemoryScope.REGISTER)
         for (n, r), step, half, pair in product(enumerate(rows), range(s.k_steps), range(2), range(2)):
             to = (index(n), index(step), index(2 * half + pair))
             w.store(self.filters, to, const(0.0, dtype))
@@ -83,7 +83,7 @@ class ToeplitzWriter(PlaneWindowWriter):
         (tile, own_y, own_x), _ = self._strip(self.lane % STRIPS)
         first = own_x * s.tile_w + self.lane // STRIPS * BLOCK_OUTPUTS
         parts = s.near // BLOCK_OUTPUTS
-        fragments = w.allocate(self.names.fresh("fragments"), (4 * parts,), buffer.dtype, MemoryScope.REGISTER)
+        fragments = w.allocate("fragments", (4 * parts,), buffer.dtype, MemoryScope.REGISTER)
         for part in range(0, parts, 2):
             source = (tile, own_y * s.tile_h + line, first + part * BLOCK_OUTPUTS)
             w.emit(LoadMatrix(fragments, (index(4 * part),), buffer, source, 2 * min(2, parts - part)))

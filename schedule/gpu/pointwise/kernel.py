@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ....ir.buffer import Buffer, MemoryScope
-from ....ir.build import Writer
 from ....ir.expr import (
     WARP_LANES,
     Binary,
@@ -42,7 +41,7 @@ from ...space.columns import Size
 from ...tile.delinearize import axis_indices
 from ...tile.load_analysis import flat_offset
 from ...tile.masked_loads import MaskedLoad, replace_masked_loads
-from ...tile.names import NameSupply
+from ...tile.names import FreshNameWriter
 from ...tile.pieces import lanes_of_piece
 from ...tile.register_loads import RegisterLoad, allocate_registers, depends_on, load_registers
 from ...tile.runs import CHUNK_BYTES, Run, runs_of
@@ -137,8 +136,7 @@ class _PointwiseKernelWriter:
         most = MOST_SPREAD * problem.stages[0].tensor.elements
         near = (b.name for b in problem.workload.inputs if b.elements <= most)
         self.prefetch_lines = tuple(near) if problem.scattered else ()
-        self.names = NameSupply({b.name for b in buffers} | {a.name for a in problem.axes})
-        self.w = Writer()
+        self.w = FreshNameWriter({b.name for b in buffers} | {a.name for a in problem.axes})
         self.vector_unit = problem.element_unit // sizes.vector_width
         """A number that divides how many vectors of an output a call has."""
         self.vector_end: Expr = index(sizes.vectors)
@@ -156,8 +154,8 @@ class _PointwiseKernelWriter:
         problem, w, s = self.problem, self.w, self.sizes
         count = None if self.tile_end is None else minimum(self.tile_end, index(s.blocks))
         bounds = [
-            (self.names.fresh("block"), s.blocks, HardwareAxis.GRID_X),
-            (self.names.fresh("thread"), s.threads, HardwareAxis.THREAD),
+            ("block", s.blocks, HardwareAxis.GRID_X),
+            ("thread", s.threads, HardwareAxis.THREAD),
         ]
         with w.launch(
             KERNEL_NAME, bounds, count=count, evict_first=self.evict_first, prefetch_lines=self.prefetch_lines
@@ -167,7 +165,7 @@ class _PointwiseKernelWriter:
             if tiles_per_block == 1:
                 self._tile(block, thread, exact=True)
             else:
-                with w.loop(self.names.fresh("trip"), tiles_per_block) as trip:
+                with w.loop("trip", tiles_per_block) as trip:
                     with w.when(None if self.tile_end is None else trip < (self.tile_end - block + last) // s.blocks):
                         self._tile(trip * s.blocks + block, thread, exact=s.tiles % s.blocks == 0)
             self._rest(block, thread)
@@ -190,7 +188,7 @@ class _PointwiseKernelWriter:
                 at = self._point(tile * self.tile_vectors)
                 return tuple(scalar_at(i, at) for i in load.indices)
 
-            name, source = self.names.fresh("prefetch"), masked.load.buffer
+            name, source = "prefetch", masked.load.buffer
             same_offset = output_offset is not None and flat_offset(masked.load) == output_offset
             if is_own_element(problem, masked) or (masked.mask is None and same_offset):
                 elements = self.tile_vectors * s.vector_width
@@ -206,11 +204,11 @@ class _PointwiseKernelWriter:
         problem, w, s = self.problem, self.w, self.sizes
         lane = problem.lane_axis.name
         loaded = {
-            masked: allocate_registers(w, self.names, masked, (s.unroll,), lane, s.vector_width)
+            masked: allocate_registers(w, masked, (s.unroll,), lane, s.vector_width)
             for masked in problem.distinct_loads
         }
         runs = {masked: runs_of_vector(problem, masked, s.vector_width) for masked in loaded}
-        with w.loop(self.names.fresh("u"), s.unroll, LoopKind.UNROLLED) as u:
+        with w.loop("u", s.unroll, LoopKind.UNROLLED) as u:
             vector, inside = self._place(tile, thread, u, exact)
             for masked, of_load in runs.items():
                 if of_load:
@@ -220,7 +218,7 @@ class _PointwiseKernelWriter:
                     if runs[masked]:
                         continue
                     if not s.row_parts and is_own_element(problem, masked):
-                        with w.loop(self.names.fresh("v"), s.vector_width, LoopKind.VECTORIZED) as v:
+                        with w.loop("v", s.vector_width, LoopKind.VECTORIZED) as v:
                             place = vector * s.vector_width + v
                             w.store(registers.buffer, (u, v), Load(_as_one_dimension(masked.load.buffer), (place,)))
                         continue
@@ -228,9 +226,9 @@ class _PointwiseKernelWriter:
                         in_row = _in_row(problem, registers.masked, *self._row_and_column(tile, thread, u))
                         registers = replace(registers, masked=in_row)
                     if not self._load_from_two_rows(registers, u, vector):
-                        load_registers(w, self.names, registers, (u,), self._point(vector), lane, s.vector_width)
+                        load_registers(w, registers, (u,), self._point(vector), lane, s.vector_width)
         if any(runs.values()):
-            with w.loop(self.names.fresh("u"), s.unroll, LoopKind.UNROLLED) as u:
+            with w.loop("u", s.unroll, LoopKind.UNROLLED) as u:
                 vector, inside = self._place(tile, thread, u, exact)
                 with w.when(inside):
                     for masked, of_load in runs.items():
@@ -238,7 +236,7 @@ class _PointwiseKernelWriter:
                             self._load_beside_runs(loaded[masked], of_load, u, vector)
         if s.blocks == s.tiles:
             self._prefetch(tile, thread, following=True)
-        with w.loop(self.names.fresh("u"), s.unroll, LoopKind.UNROLLED) as u:
+        with w.loop("u", s.unroll, LoopKind.UNROLLED) as u:
             vector, inside = self._place(tile, thread, u, exact)
             with w.when(inside):
                 for stage in problem.stages:
@@ -277,7 +275,7 @@ class _PointwiseKernelWriter:
         for phase in range(phases):
             run = next((r for r in runs if r.phase == phase), None)
             if run is None:
-                with w.loop(self.names.fresh("v"), self.sizes.vector_width // phases, LoopKind.UNROLLED) as v:
+                with w.loop("v", self.sizes.vector_width // phases, LoopKind.UNROLLED) as v:
                     w.store(registers.buffer, (u, v * phases + phase), _other(registers.masked))
                 continue
             at, last = self._run_begin(run, vector)
@@ -287,14 +285,14 @@ class _PointwiseKernelWriter:
                 offset = offset if inside is None else Select(inside, offset, index(0))
             offset = minimum(maximum(offset, index(0)), index(run.last_offset))
             if run.stride == 1 and phases == 1:
-                with w.loop(self.names.fresh("v"), run.lanes, LoopKind.VECTORIZED) as v:
+                with w.loop("v", run.lanes, LoopKind.VECTORIZED) as v:
                     w.store(registers.buffer, (u, v), Load(flat, (offset + v,)))
                 continue
             lanes = run.lanes if run.stride else 1
-            loaded = w.allocate(self.names.fresh(f"{flat.name}_run"), (lanes,), flat.dtype, MemoryScope.REGISTER)
-            with w.loop(self.names.fresh("v"), lanes, LoopKind.VECTORIZED) as v:
+            loaded = w.allocate(f"{flat.name}_run", (lanes,), flat.dtype, MemoryScope.REGISTER)
+            with w.loop("v", lanes, LoopKind.VECTORIZED) as v:
                 w.store(loaded, (v,), Load(flat, (offset + v,)))
-            with w.loop(self.names.fresh("v"), run.lanes, LoopKind.UNROLLED) as v:
+            with w.loop("v", run.lanes, LoopKind.UNROLLED) as v:
                 place = v * run.stride if run.stride >= 0 else run.lanes - 1 - v
                 w.store(registers.buffer, (u, v * phases + phase), Load(loaded, (place,)))
 
@@ -314,13 +312,13 @@ class _PointwiseKernelWriter:
         if tests:
             with w.when(negated(logical_and(*tests))):
                 if masked.other is not None:
-                    with w.loop(self.names.fresh("v"), width, LoopKind.VECTORIZED) as v:
+                    with w.loop("v", width, LoopKind.VECTORIZED) as v:
                         w.store(registers.buffer, (u, v), masked.other)
                 with w.when(None if outside is None else negated(outside)):
                     if row:
                         self._load_of_row(registers, u, vector, 0)
                     else:
-                        with w.loop(self.names.fresh("v"), width, LoopKind.UNROLLED) as v:
+                        with w.loop("v", width, LoopKind.UNROLLED) as v:
                             self._load_element(registers, masked, (u, v), {**at, lane: at[lane] + v})
         if row:
             with w.when(at[COLUMN_VARIABLE] > row - width):
@@ -347,7 +345,7 @@ class _PointwiseKernelWriter:
         w, s, row = self.w, self.sizes, self.problem.row
         begin = vector * s.vector_width
         first, column = begin // row, begin % row
-        with w.loop(self.names.fresh("v"), s.vector_width, LoopKind.UNROLLED) as step:
+        with w.loop("v", s.vector_width, LoopKind.UNROLLED) as step:
             # The element that belongs to the row wherever any does comes first, so that others share its address.
             v = s.vector_width - 1 - step if n else step
             with w.when(column + v >= row if n else column + v < row):
@@ -400,7 +398,7 @@ class _PointwiseKernelWriter:
         self, stage: Stage, loaded: Mapping[MaskedLoad, RegisterLoad], u: Expr, at: Mapping[str, Expr]
     ) -> None:
         w, lane = self.w, self.problem.lane_axis.name
-        with w.loop(self.names.fresh("v"), self.sizes.vector_width, LoopKind.VECTORIZED) as v:
+        with w.loop("v", self.sizes.vector_width, LoopKind.VECTORIZED) as v:
             values = {given: loaded[masked].value((u,), v) for given, masked in self.problem.loads.items()}
             here = {**at, lane: at[lane] + v} if lane in at else dict(at)
             value = scalar_at(replace_masked_loads(stage.body, values), here)

@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 
 from ....core.dtypes import DType
 from ....ir.buffer import Buffer, MemoryScope
-from ....ir.build import Writer
 from ....ir.expr import Binary, BinaryOp, Compare, CompareOp, Expr, Load, Var, conjunction, index
 from ....ir.rewrite import free_variables
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
@@ -33,7 +32,7 @@ from ...tile.accumulation import register_dtype
 from ...tile.delinearize import axis_indices
 from ...tile.load_analysis import always_holds
 from ...tile.masked_loads import MaskedLoad, conjuncts, replace_masked_loads
-from ...tile.names import NameSupply
+from ...tile.names import FreshNameWriter
 from ...tile.register_loads import RegisterLoad, allocate_registers, load_registers
 from ...tile.stage_body import scalar_at
 from ..window_parts import Values, reduce_parts
@@ -90,8 +89,7 @@ class _RowWindowKernelWriter:
         self.sizes = sizes
         buffers = (*problem.workload.inputs, problem.reduction.tensor, *(s.tensor for s in problem.outputs))
         axes = (*problem.reduction.axes, *problem.reduction.reduce_axes)
-        self.names = NameSupply({b.name for b in buffers} | {a.name for a in axes})
-        self.w = Writer()
+        self.w = FreshNameWriter({b.name for b in buffers} | {a.name for a in axes})
         self.tile_columns: int = sizes.threads_per_row * sizes.tile_w
         assert problem.reduction.reducer is not None
         self.combine: BinaryOp = COMBINE[problem.reduction.reducer]
@@ -99,8 +97,8 @@ class _RowWindowKernelWriter:
     def kernel(self) -> Kernel:
         problem, w, s = self.problem, self.w, self.sizes
         bounds = [
-            (self.names.fresh("block"), s.blocks, HardwareAxis.GRID_X),
-            (self.names.fresh("thread"), s.threads, HardwareAxis.THREAD),
+            ("block", s.blocks, HardwareAxis.GRID_X),
+            ("thread", s.threads, HardwareAxis.THREAD),
         ]
         with w.launch(KERNEL_NAME, bounds, min_blocks=s.resident) as (block, thread):
             x, y = thread % s.threads_per_row, thread // s.threads_per_row
@@ -118,7 +116,7 @@ class _RowWindowKernelWriter:
         return {a.name: index(0) for a in self.problem.reduction.reduce_axes if a.extent == 1}
 
     def _unrolled(self, name: str, extent: int) -> AbstractContextManager[Var]:
-        return self.w.loop(self.names.fresh(name), extent, LoopKind.UNROLLED)
+        return self.w.loop(name, extent, LoopKind.UNROLLED)
 
     def _load_positions(self, at: Mapping[str, Expr], first: Expr, x: Expr, y: Expr) -> dict[MaskedLoad, Buffer]:
         """Load the positions of all rows of the block into shared memory, [row, position] for each sliding load."""
@@ -126,7 +124,7 @@ class _RowWindowKernelWriter:
         registers: list[tuple[MaskedLoad, RegisterLoad]] = []
         for masked in problem.sliding_loads:
             needed = self._needed(masked)
-            buffer = allocate_registers(w, self.names, needed, (s.loads,), "", 1).buffer
+            buffer = allocate_registers(w, needed, (s.loads,), "", 1).buffer
             registers.append((masked, RegisterLoad(needed, buffer, vector=False)))
         inside = self._inside(at, first, [r.masked.mask for _, r in registers])
         if inside is not None:
@@ -138,7 +136,7 @@ class _RowWindowKernelWriter:
         tiles: dict[MaskedLoad, Buffer] = {}
         for masked, register in registers:
             name, shape = f"{masked.load.buffer.name}_tile", (s.rows_per_cta, s.positions)
-            tile = w.allocate(self.names.fresh(name), shape, masked.load.dtype, MemoryScope.SHARED)
+            tile = w.allocate(name, shape, masked.load.dtype, MemoryScope.SHARED)
             with self._unrolled("n", s.loads) as n:
                 position = n * s.threads_per_row + x
                 with w.when(self._has(position)):
@@ -153,7 +151,7 @@ class _RowWindowKernelWriter:
             here = {**at, **self.problem.width.at(first, position)}
             with self.w.when(self._has(position)):
                 for register in registers:
-                    load_registers(self.w, self.names, register, (n,), here, "", 1)
+                    load_registers(self.w, register, (n,), here, "", 1)
 
     def _inside(self, at: Mapping[str, Expr], first: Expr, masks: Sequence[Expr | None]) -> Expr | None:
         """Return a condition under which all ``masks`` hold at all positions of the part: they hold at its ends. None
@@ -176,7 +174,7 @@ class _RowWindowKernelWriter:
         conditions that always hold."""
         problem, s = self.problem, self.sizes
         moving = {problem.width.axis.name, *(a.name for a in problem.reduction.reduce_axes)}
-        tile, position = Axis(self.names.fresh("tile"), s.tiles), Axis(self.names.fresh("position"), s.positions)
+        tile, position = Axis(self.w.fresh("tile"), s.tiles), Axis(self.w.fresh("position"), s.positions)
         at = {**self._unit_axes(), **{a.name: Var(a.name) for a in problem.row_axes}}
         at |= problem.width.at(Var(tile.name) * self.tile_columns, Var(position.name))
         terms = conjuncts(masked.mask)
@@ -195,22 +193,20 @@ class _RowWindowKernelWriter:
         problem, w, s, width = self.problem, self.w, self.sizes, self.problem.width
         near: dict[MaskedLoad, Buffer] = {}
         for masked, tile in tiles.items():
-            name = self.names.fresh(f"{masked.load.buffer.name}_near")
+            name = f"{masked.load.buffer.name}_near"
             near[masked] = w.allocate(name, (s.near,), tile.dtype, MemoryScope.REGISTER)
             with self._unrolled("k", s.near) as k:
                 w.store(near[masked], (k,), Load(tile, (y, x * (s.tile_w * width.stride) + k)))
         dtype, name = accumulator_dtype(problem), problem.reduction.name
         reduced = self._reduced(at, near) if problem.is_alike else self._accumulated(at, first, x, near)
-        results = w.allocate(
-            self.names.fresh(f"{name}_tile"), (s.rows_per_cta, self.tile_columns), dtype, MemoryScope.SHARED
-        )
+        results = w.allocate(f"{name}_tile", (s.rows_per_cta, self.tile_columns), dtype, MemoryScope.SHARED)
         for p in range(s.tile_w):
             with self._lane() as v:
                 w.store(results, (y, x * s.tile_w + p + v), reduced(p, v))
         return results
 
     def _lane(self) -> AbstractContextManager[Var]:
-        return self.w.loop(self.names.fresh("v"), 1, LoopKind.VECTORIZED)
+        return self.w.loop("v", 1, LoopKind.VECTORIZED)
 
     def _reduced(self, at: Mapping[str, Expr], near: Mapping[MaskedLoad, Buffer]) -> Values:
         """Reduce the windows of the thread's outputs, which share what their parts have in common. Return a function
@@ -223,13 +219,13 @@ class _RowWindowKernelWriter:
             return cast(term, dtype)
 
         name, steps = f"{problem.reduction.name}_parts", steps_of_row(problem, self.sizes.tile_w)
-        return reduce_parts(self.w, self.names, steps, self.combine, position, name=name, dtype=dtype, lanes=1)
+        return reduce_parts(self.w, steps, self.combine, position, name=name, dtype=dtype, lanes=1)
 
     def _accumulated(self, at: Mapping[str, Expr], first: Expr, x: Expr, near: Mapping[MaskedLoad, Buffer]) -> Values:
         """Reduce the windows of the thread's outputs point by point, as ``_reduced`` does otherwise."""
         problem, w, s, width = self.problem, self.w, self.sizes, self.problem.width
         dtype, name = accumulator_dtype(problem), problem.reduction.name
-        acc = w.allocate(self.names.fresh(f"{name}_acc"), (s.tile_w,), dtype, MemoryScope.REGISTER)
+        acc = w.allocate(f"{name}_acc", (s.tile_w,), dtype, MemoryScope.REGISTER)
         assert width.window is not None
         for point in range(width.window_points):
             with self._unrolled("p", s.tile_w) as p:

@@ -32,7 +32,7 @@ from ...loop_nest.nest import KERNEL_NAME
 from ...problems.scan import ScanProblem
 from ...tile.delinearize import axis_indices
 from ...tile.masked_loads import MaskedLoad, replace_masked_loads
-from ...tile.names import FreshNameWriter, NameSupply
+from ...tile.names import FreshNameWriter
 from ...tile.register_loads import RegisterLoad, allocate_registers, load_registers
 from ...tile.stage_body import scalar_at
 from ..block_reduce import butterfly, halvings
@@ -94,7 +94,7 @@ class _ScanWriter:
         self.p, self.s = problem, sizes
         buffers = (*problem.workload.inputs, *(stage.tensor for stage in problem.outputs))
         taken = {b.name for b in buffers} | {a.name for a in problem.axes}
-        self.w, self.names = FreshNameWriter(taken), NameSupply(taken)
+        self.w = FreshNameWriter(taken)
         self.how = problem.accumulation
         self.dtype = self.how.accumulator_dtype
         self.width = 1 if problem.along_rows else sizes.vector
@@ -309,7 +309,7 @@ class _ScanWriter:
 
     def _registers(self, loads: tuple[MaskedLoad, ...]) -> Loaded:
         lane = self.p.lane_axis.name
-        return {m: allocate_registers(self.w, self.names, m, (self.s.items,), lane, self.s.vector) for m in loads}
+        return {m: allocate_registers(self.w, m, (self.s.items,), lane, self.s.vector) for m in loads}
 
     def _load(self, loaded: Loaded, lines: _Lines, chunk: Expr) -> None:
         with self.w.loop("load", self.s.items, LoopKind.UNROLLED) as n:
@@ -319,7 +319,7 @@ class _ScanWriter:
 
     def _load_item(self, loaded: Loaded, prefix: tuple[Expr, ...], at: Mapping[str, Expr]) -> None:
         for registers in loaded.values():
-            load_registers(self.w, self.names, registers, prefix, at, self.p.lane_axis.name, self.s.vector)
+            load_registers(self.w, registers, prefix, at, self.p.lane_axis.name, self.s.vector)
 
     def _copy(self, source: Loaded, target: Loaded, lines: _Lines, chunk: Expr) -> None:
         with self.w.loop("copied", self.s.items, LoopKind.UNROLLED) as n:
@@ -489,7 +489,7 @@ class _ScanWriter:
             conditions = [c for c in (self._inside(position), lines.exists) if c is not None]
             with w.when(*conditions):
                 lane = p.lane_axis.name
-                later = {m: allocate_registers(w, self.names, m, (), lane, s.vector) for m in p.later_loads}
+                later = {m: allocate_registers(w, m, (), lane, s.vector) for m in p.later_loads}
                 self._load_item(later, (), at)
                 with w.loop("v", s.vector, LoopKind.UNROLLED) as v:
                     start = Load(before, (n if p.along_rows else v,))

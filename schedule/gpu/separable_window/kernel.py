@@ -27,7 +27,6 @@ from itertools import product
 
 from ....core.dtypes import INDEX, DType
 from ....ir.buffer import Buffer, MemoryScope
-from ....ir.build import Writer
 from ....ir.expr import BinaryOp, Expr, Load, Select, Var, conjunction, const, index, maximum, minimum
 from ....ir.gpu.bulk_copy import BulkCopy
 from ....ir.gpu.mbarrier import MbarrierInit, MbarrierWait
@@ -45,7 +44,7 @@ from ...tile.accumulation import register_dtype
 from ...tile.delinearize import axis_indices, delinearize
 from ...tile.load_analysis import always_holds
 from ...tile.masked_loads import MaskedLoad, conjuncts, replace_masked_loads
-from ...tile.names import NameSupply
+from ...tile.names import FreshNameWriter
 from ...tile.register_loads import RegisterLoad, allocate_registers, load_registers
 from ...tile.stage_body import scalar_at
 from ..window_parts import Values, reduce_parts
@@ -163,8 +162,7 @@ class _SeparableWindowKernelWriter:
         self.sizes = sizes
         buffers = (*problem.workload.inputs, problem.reduction.tensor, *(s.tensor for s in problem.outputs))
         axes = (*problem.reduction.axes, *problem.reduction.reduce_axes)
-        self.names = NameSupply({b.name for b in buffers} | {a.name for a in axes})
-        self.w = Writer()
+        self.w = FreshNameWriter({b.name for b in buffers} | {a.name for a in axes})
         self.combine = combine_of(problem)
         self.lanes = word_lanes(problem)
         self.tile_axes = (*problem.plane_axes, Axis(problem.height.axis.name, sizes.tiles_h))
@@ -172,8 +170,8 @@ class _SeparableWindowKernelWriter:
     def kernel(self) -> Kernel:
         problem, w, s = self.problem, self.w, self.sizes
         bounds = [
-            (self.names.fresh("block"), s.blocks, HardwareAxis.GRID_X),
-            (self.names.fresh("thread"), s.threads, HardwareAxis.THREAD),
+            ("block", s.blocks, HardwareAxis.GRID_X),
+            ("thread", s.threads, HardwareAxis.THREAD),
         ]
         name = problem.reduction.name
         with w.launch(KERNEL_NAME, bounds, min_blocks=s.resident) as (block, thread):
@@ -198,7 +196,7 @@ class _SeparableWindowKernelWriter:
     def _allocate_lines(self, name: str, columns: int, dtype: DType) -> Buffer:
         """Allocate shared memory for [line, column, lane], with an odd number of columns."""
         shape = (self.sizes.lines, columns | 1, self.lanes)
-        return self.w.allocate(self.names.fresh(name), shape, dtype, MemoryScope.SHARED)
+        return self.w.allocate(name, shape, dtype, MemoryScope.SHARED)
 
     def _allocate_results(self) -> Buffer:
         """Allocate shared memory for results: [line, column, lane], or [element] as they are stored, where copied tiles
@@ -207,12 +205,12 @@ class _SeparableWindowKernelWriter:
         if s.store_width == 1:
             return self._allocate_lines(name, s.tile_columns, line_dtype(problem))
         shape = (s.row_tiles * max(s.staged, s.tile_h * problem.width.axis.extent),)
-        return self.w.allocate(self.names.fresh(name), shape, line_dtype(problem), MemoryScope.SHARED)
+        return self.w.allocate(name, shape, line_dtype(problem), MemoryScope.SHARED)
 
     def _copy_tiles(self, tile: Expr, thread: Expr, staged: Buffer) -> Buffer:
         """Start to copy what the block's tiles read, each tile by a thread. Return the mbarrier at which it arrives."""
         w, s, (masked,) = self.w, self.sizes, self.problem.sliding_loads
-        arrived = w.allocate(self.names.fresh("arrived"), (1,), INDEX, MemoryScope.SHARED)
+        arrived = w.allocate("arrived", (1,), INDEX, MemoryScope.SHARED)
         with w.when(thread < 1):
             w.emit(MbarrierInit(arrived, index(0), s.row_tiles))
         w.barrier()
@@ -240,20 +238,20 @@ class _SeparableWindowKernelWriter:
 
     def _allocate_word(self, dtype: DType) -> Buffer:
         """Allocate registers for what a word of shared memory has."""
-        name = self.names.fresh(f"{self.problem.reduction.name}_word")
+        name = f"{self.problem.reduction.name}_word"
         return self.w.allocate(name, (self.lanes,), dtype, MemoryScope.REGISTER)
 
     @contextmanager
     def _shared_out(self, thread: Expr, items: int) -> Iterator[Expr]:
         """Give the number of each item that a thread has, of those that the threads of a block share."""
         threads = self.sizes.threads
-        with self.w.loop(self.names.fresh("n"), -(-items // threads), LoopKind.UNROLLED) as n:
+        with self.w.loop("n", -(-items // threads), LoopKind.UNROLLED) as n:
             item = n * threads + thread
             with self.w.when(item < items if items % threads else None):
                 yield item
 
     def _lane_loop(self) -> AbstractContextManager[Var]:
-        return self.w.loop(self.names.fresh("v"), self.lanes, LoopKind.VECTORIZED)
+        return self.w.loop("v", self.lanes, LoopKind.VECTORIZED)
 
     def _point_of(self, tile: Expr) -> dict[str, Expr]:
         """Return the axes at the first row of a tile, but for that of the width."""
@@ -270,7 +268,7 @@ class _SeparableWindowKernelWriter:
         def position(place: int, v: Expr) -> Expr:
             return Load(values, (index(place), v))
 
-        return reduce_parts(self.w, self.names, steps, self.combine, position, name=name, dtype=dtype, lanes=lanes)
+        return reduce_parts(self.w, steps, self.combine, position, name=name, dtype=dtype, lanes=lanes)
 
     # --- along the height
 
@@ -285,7 +283,7 @@ class _SeparableWindowKernelWriter:
         with self._shared_out(thread, s.row_tiles * margin) as item:
             y, place = item // margin, item % margin
             position = Select(place < s.margin, place, place + s.loaded) if s.margin else place + s.loaded
-            name, shape = self.names.fresh(f"{problem.reduction.name}_terms"), (problem.height.positions(1), at_once)
+            name, shape = f"{problem.reduction.name}_terms", (problem.height.positions(1), at_once)
             terms = w.allocate(name, shape, dtype, MemoryScope.REGISTER)
             term = scalar_at(replace_masked_loads(problem.reduction.body, others), self._point_of(tile + y))
             for r, n in product(range(problem.height.positions(1)), range(at_once)):
@@ -327,7 +325,7 @@ class _SeparableWindowKernelWriter:
         problem, w, s, dtype = self.problem, self.w, self.sizes, column_dtype(self.problem)
         registers: dict[MaskedLoad, RegisterLoad] = {}
         for masked in problem.sliding_loads:
-            column = allocate_registers(w, self.names, masked, (s.rows, len(positions)), "", 1)
+            column = allocate_registers(w, masked, (s.rows, len(positions)), "", 1)
             registers[masked] = RegisterLoad(masked, column.buffer, vector=False)
         row, anywhere = problem.height.axis.name, self._anywhere()
         for n, position in enumerate(positions):
@@ -342,11 +340,11 @@ class _SeparableWindowKernelWriter:
                         place = self._place(masked, at, index(r), position) + staged[1]
                         load = replace(load, load=Load(staged[0], (place,)))
                     needed = RegisterLoad(load, register.buffer, vector=False)
-                    load_registers(w, self.names, needed, (index(r), index(n)), here, "", 1)
-        name, shape = self.names.fresh(f"{problem.reduction.name}_terms"), (s.rows, len(positions))
+                    load_registers(w, needed, (index(r), index(n)), here, "", 1)
+        name, shape = f"{problem.reduction.name}_terms", (s.rows, len(positions))
         terms = w.allocate(name, shape, dtype, MemoryScope.REGISTER)
         for r in range(s.rows):
-            with w.loop(self.names.fresh("v"), len(positions), LoopKind.VECTORIZED) as v:
+            with w.loop("v", len(positions), LoopKind.VECTORIZED) as v:
                 loaded: dict[MaskedLoad, Expr] = {m: Load(b.buffer, (index(r), v)) for m, b in registers.items()}
                 term = scalar_at(replace_masked_loads(problem.reduction.body, loaded), at)
                 w.store(terms, (index(r), v), cast(term, dtype))
@@ -381,7 +379,7 @@ class _SeparableWindowKernelWriter:
         with self._shared_out(thread, s.lines * (s.tile_columns // s.tile_w)) as item:
             line, x = item % s.lines, item // s.lines
             shape = (s.near, self.lanes)
-            near = w.allocate(self.names.fresh(f"{name}_near"), shape, lines.dtype, MemoryScope.REGISTER)
+            near = w.allocate(f"{name}_near", shape, lines.dtype, MemoryScope.REGISTER)
             for k in range(s.near):
                 with self._lane_loop() as v:
                     w.store(near, (index(k), v), Load(lines, (line, x * (s.tile_w * problem.width.stride) + k, v)))
@@ -408,7 +406,7 @@ class _SeparableWindowKernelWriter:
         problem, w, s = self.problem, self.w, self.sizes
         elements = s.tile_h * problem.width.axis.extent
         with self._shared_out(thread, s.row_tiles * elements // s.store_width) as item:
-            with w.loop(self.names.fresh("v"), s.store_width, LoopKind.VECTORIZED) as v:
+            with w.loop("v", s.store_width, LoopKind.VECTORIZED) as v:
                 here = axis_indices(tile * elements + item * s.store_width + v, problem.reduction.axes)
                 self._store_output(here, Load(results, (item * s.store_width + v,)))
 
@@ -418,7 +416,7 @@ class _SeparableWindowKernelWriter:
         row, column = problem.height.axis, problem.width.axis
         lines_at_once, per_tile = s.threads // s.row_lanes, s.tile_h // self.lanes
         x, y = thread % s.row_lanes, thread // s.row_lanes
-        with w.loop(self.names.fresh("n"), -(-s.lines // lines_at_once), LoopKind.UNROLLED) as n:
+        with w.loop("n", -(-s.lines // lines_at_once), LoopKind.UNROLLED) as n:
             line = n * lines_at_once + y
             at = self._point_of(tile + line // per_tile)
             with w.when(line < s.lines if s.lines % lines_at_once else None):

@@ -23,7 +23,6 @@ from math import prod
 
 from ....core.dtypes import DType
 from ....ir.buffer import Buffer, MemoryScope
-from ....ir.build import Writer
 from ....ir.expr import Binary, BinaryOp, Expr, Load, Var, conjunction, index
 from ....ir.rewrite import free_variables
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
@@ -37,7 +36,7 @@ from ...tile.accumulation import register_dtype
 from ...tile.delinearize import axis_indices
 from ...tile.load_analysis import always_holds
 from ...tile.masked_loads import MaskedLoad, conjuncts, replace_masked_loads
-from ...tile.names import NameSupply
+from ...tile.names import FreshNameWriter
 from ...tile.register_loads import RegisterLoad, allocate_registers, load_registers
 from ...tile.stage_body import scalar_at
 from ..window_parts import reduce_parts
@@ -106,8 +105,7 @@ class _WindowKernelWriter:
         self.width, self.tile_w, self.tile_h = (int(n) for n in (sizes.vector_width, sizes.tile_w, sizes.tile_h))
         buffers = (*problem.workload.inputs, problem.reduction.tensor, *(s.tensor for s in problem.outputs))
         axes = (*problem.axes, *problem.reduction.reduce_axes)
-        self.names = NameSupply({b.name for b in buffers} | {a.name for a in axes})
-        self.w = Writer()
+        self.w = FreshNameWriter({b.name for b in buffers} | {a.name for a in axes})
         self.thread_grid = [Axis(a.name, -(-a.extent // self._tile_extent(a))) for a in problem.axes]
         self.combine = problem.combine
         dtype = problem.reduction.tensor.dtype
@@ -118,8 +116,8 @@ class _WindowKernelWriter:
         problem, w, threads = self.problem, self.w, self.sizes.threads
         number = prod(a.extent for a in self.thread_grid)
         bounds = [
-            (self.names.fresh("block"), -(-number // threads), HardwareAxis.GRID_X),
-            (self.names.fresh("thread"), threads, HardwareAxis.THREAD),
+            ("block", -(-number // threads), HardwareAxis.GRID_X),
+            ("thread", threads, HardwareAxis.THREAD),
         ]
         with w.launch(KERNEL_NAME, bounds, min_blocks=self.sizes.resident) as (block, thread):
             flat = block * threads + thread
@@ -176,13 +174,13 @@ class _WindowKernelWriter:
     def _accumulators(self, name: str, rows: int) -> Buffer:
         """Registers of [rows, tile_w, vector_width] accumulators."""
         shape = (rows, self.tile_w, self.width)
-        return self.w.allocate(self.names.fresh(f"{name}_acc"), shape, self.accumulator_dtype, MemoryScope.REGISTER)
+        return self.w.allocate(f"{name}_acc", shape, self.accumulator_dtype, MemoryScope.REGISTER)
 
     def _unrolled(self, name: str, extent: int) -> AbstractContextManager[Var]:
-        return self.w.loop(self.names.fresh(f"{name}_u"), extent, LoopKind.UNROLLED)
+        return self.w.loop(f"{name}_u", extent, LoopKind.UNROLLED)
 
     def _lanes(self) -> AbstractContextManager[Var]:
-        return self.w.loop(self.names.fresh("v"), self.width, LoopKind.VECTORIZED)
+        return self.w.loop("v", self.width, LoopKind.VECTORIZED)
 
     # --- loads
 
@@ -202,7 +200,7 @@ class _WindowKernelWriter:
         """Registers of [row, position, lane] for rows of the input."""
         problem, lane = self.problem, self.problem.channel.name
         shape = (int(self.sizes.stages) or self._input_rows, problem.width.positions(self.tile_w))
-        return {r: allocate_registers(self.w, self.names, r, shape, lane, self.width) for r in problem.sliding_loads}
+        return {r: allocate_registers(self.w, r, shape, lane, self.width) for r in problem.sliding_loads}
 
     def _slot(self, line: int) -> int:
         """Return where row ``line`` of the input is in the registers."""
@@ -218,7 +216,7 @@ class _WindowKernelWriter:
             for masked, registers in loaded.items():
                 needed = replace(registers, masked=self._needed_mask(self._masked_beyond_outputs(masked), anywhere))
                 to = (index(self._slot(line)), index(k))
-                load_registers(self.w, self.names, needed, to, here, problem.channel.name, self.width)
+                load_registers(self.w, needed, to, here, problem.channel.name, self.width)
 
     def _pixel(self, at: Mapping[str, Expr], line: int, k: int) -> dict[str, Expr]:
         """Return the axes at a point that loads row ``line`` and position ``k`` of the input, counted from those of the
@@ -252,12 +250,12 @@ class _WindowKernelWriter:
         for masked in problem.fixed_loads:
             axes = tuple(a for a in problem.reduce_axes_of(masked) if a not in problem.unwindowed_axes)
             shape, lane = [a.extent for a in axes], problem.channel.name
-            registers = allocate_registers(w, self.names, masked, shape, lane, self.width)
+            registers = allocate_registers(w, masked, shape, lane, self.width)
             fixed[masked] = (registers, axes)
             with ExitStack() as loops:
                 indices = [loops.enter_context(self._unrolled(a.name, a.extent)) for a in axes]
                 here = {**at, **{a.name: i for a, i in zip(axes, indices, strict=True)}}
-                load_registers(w, self.names, registers, indices, here, lane, self.width)
+                load_registers(w, registers, indices, here, lane, self.width)
         return fixed
 
     # --- arithmetic
@@ -315,7 +313,7 @@ class _WindowKernelWriter:
             return cast(term, dtype)
 
         name = f"{problem.reduction.name}_parts"
-        reduced = reduce_parts(w, self.names, steps, self.combine, pixel, name=name, dtype=dtype, lanes=self.width)
+        reduced = reduce_parts(w, steps, self.combine, pixel, name=name, dtype=dtype, lanes=self.width)
         for p in range(len(steps.windows)):
             with self._lanes() as v:
                 w.store(partial, (index(0), index(p), v), reduced(p, v))
