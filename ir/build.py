@@ -50,6 +50,17 @@ class Writer:
             yield Var(name)
 
     @contextmanager
+    def shared_out(
+        self, name: str, items: int, threads: int, thread: Expr, kind: LoopKind = LoopKind.SERIAL
+    ) -> Iterator[Expr]:
+        """A loop over those of ``items`` items that one of ``threads`` threads has: from number ``thread`` on every
+        ``threads``-th. Give the number of each."""
+        with self.loop(name, -(-items // threads), kind) as n:
+            item = n * threads + thread
+            with self.when(item < items if items % threads else None):
+                yield item
+
+    @contextmanager
     def scope(self) -> Iterator[None]:
         """Statements in a row. What is allocated among them lives no longer than they do."""
         with self._block(lambda body: body):

@@ -4,30 +4,22 @@ from dataclasses import dataclass
 
 from ...ir.rewrite import free_variables
 from ...te.inline import inline_stages
-from ...te.workload import Axis, Stage, Workload
-from ..loop_nest.nest import COMBINE, identity
+from ...te.workload import Axis, Workload
+from ..loop_nest.nest import COMBINE
 from ..tile.load_analysis import flat_offset
-from ..tile.masked_loads import MaskedLoad, masked_loads_of, replace_masked_loads
+from ..tile.masked_loads import masked_loads_of
 from .columnwise import columnwise_problem
 from .outputs import outputs_of_reduction
 from .rowwise import rowwise_problem
 from .window import MAX_WINDOW_POINTS
-from .window_overlap import WindowAxis, address_forms, window_axis
+from .window_overlap import WindowAxis, WindowReduction, address_forms, window_axis
 
 
 @dataclass(frozen=True)
-class RowWindow:
-    """A reduction over windows along the innermost axis alone, and what is computed from it.
+class RowWindow(WindowReduction):
+    """A reduction over windows along the innermost axis alone. ``width``: how they move. Neighbouring positions of
+    ``sliding_loads`` are neighbours in memory."""
 
-    ``reduction``: the stage that reduces each window. ``outputs``: the stored stages, on the axes of the reduction;
-    their bodies load the reduction at their own point, and inputs. ``sliding_loads``: the loads of the reduction that
-    neighbouring outputs share: neighbouring positions are neighbours in memory. ``width``: how windows move.
-    """
-
-    workload: Workload
-    reduction: Stage
-    outputs: tuple[Stage, ...]
-    sliding_loads: tuple[MaskedLoad, ...]
     width: WindowAxis
 
     @property
@@ -43,11 +35,8 @@ class RowWindow:
     @property
     def is_alike(self) -> bool:
         """Whether what a position contributes does not depend on where the window that has it stands."""
-        assert self.reduction.reducer is not None and self.width.window is not None
-        combine = COMBINE[self.reduction.reducer]
-        neutral = {m: identity(combine, m.load.dtype) for m in self.sliding_loads}
-        rest = replace_masked_loads(self.reduction.body, neutral)
-        return free_variables(rest).isdisjoint((self.width.axis.name, self.width.window.name))
+        assert self.width.window is not None
+        return not self.depends_on((self.width.axis.name, self.width.window.name))
 
 
 def row_window_of(workload: Workload) -> RowWindow | None:

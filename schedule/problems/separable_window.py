@@ -7,31 +7,23 @@ from dataclasses import dataclass
 
 from ...ir.rewrite import free_variables
 from ...te.inline import inline_stages
-from ...te.workload import Axis, Stage, Workload
-from ..loop_nest.nest import COMBINE, identity
+from ...te.workload import Axis, Workload
+from ..loop_nest.nest import COMBINE
 from ..tile.load_analysis import flat_offset
-from ..tile.masked_loads import MaskedLoad, masked_loads_of, replace_masked_loads
+from ..tile.masked_loads import masked_loads_of
 from .outputs import outputs_of_reduction
-from .window_overlap import WindowAxis, address_forms, window_axis
+from .window_overlap import WindowAxis, WindowReduction, address_forms, window_axis
 
 MOST_POSITIONS = 64
 """Positions of the input that a window spans along either axis, at most."""
 
 
 @dataclass(frozen=True)
-class SeparableWindow:
-    """A reduction over windows along the two innermost axes, and what is computed from it.
+class SeparableWindow(WindowReduction):
+    """A reduction over windows along the two innermost axes. ``height``, ``width``: how they move. What is reduced
+    depends on where in the plane a point of a window lies, and not on the window. ``sliding_loads`` depend on the place
+    in the plane."""
 
-    ``reduction``: the stage that reduces each window. What it reduces depends on where in the plane a point of a window
-    lies, and not on the window. ``outputs``: the stored stages, on the axes of the reduction; their bodies load the
-    reduction at their own point, and inputs. ``sliding_loads``: the loads of the reduction that depend on the place in
-    the plane. ``height``, ``width``: how windows move.
-    """
-
-    workload: Workload
-    reduction: Stage
-    outputs: tuple[Stage, ...]
-    sliding_loads: tuple[MaskedLoad, ...]
     height: WindowAxis
     width: WindowAxis
 
@@ -47,12 +39,9 @@ def separable_window_of(workload: Workload) -> SeparableWindow | None:
     positions along an axis, for those of which neighbours share no input, and where points of a window have weights."""
     inlined = inline_stages(workload)
     reductions = [s for s in inlined.stages if s.reducer is not None]
-    if len(reductions) != 1:
+    if len(reductions) != 1 or reductions[0].reducer not in COMBINE:
         return None
     (reduction,) = reductions
-    combine = None if reduction.reducer is None else COMBINE.get(reduction.reducer)
-    if combine is None:
-        return None
     kept, reduced = ([a for a in axes if a.extent > 1] for axes in (reduction.axes, reduction.reduce_axes))
     if len(kept) < 2 or len(reduced) != 2:
         return None
@@ -74,8 +63,6 @@ def separable_window_of(workload: Workload) -> SeparableWindow | None:
         steps = None if offset is None else (offset.coefficient(column.name), offset.coefficient(width.window.name))
         if steps != (width.stride, width.dilation) or not {row.name, height.window.name} <= free_variables(masked.load):
             return None
-    neutral = {m: identity(combine, m.load.dtype) for m in sliding}
-    if free_variables(replace_masked_loads(reduction.body, neutral)) & moving:
-        return None
     outputs = outputs_of_reduction(inlined, reduction)
-    return None if outputs is None else SeparableWindow(workload, reduction, outputs, sliding, height, width)
+    found = None if outputs is None else SeparableWindow(workload, reduction, outputs, sliding, height, width)
+    return None if found is None or found.depends_on(moving) else found

@@ -6,15 +6,14 @@ The layout is NHWC: channels are innermost, and windows move along the axes befo
 from dataclasses import dataclass
 from math import prod
 
-from ...ir.expr import BinaryOp
 from ...ir.rewrite import free_variables
 from ...te.inline import inline_stages
-from ...te.workload import Axis, Stage, Workload
-from ..loop_nest.nest import COMBINE, identity
+from ...te.workload import Axis, Workload
+from ..loop_nest.nest import COMBINE
 from ..tile.load_analysis import flat_offset
-from ..tile.masked_loads import MaskedLoad, masked_loads_of, replace_masked_loads
+from ..tile.masked_loads import MaskedLoad, masked_loads_of
 from .outputs import outputs_of_reduction
-from .window_overlap import WindowAxis, address_forms, window_axis
+from .window_overlap import WindowAxis, WindowReduction, address_forms, window_axis
 
 MAX_WINDOW_POINTS = 64
 LARGE_WINDOW = 5
@@ -24,20 +23,14 @@ MOST_ROWS_AND_COLUMNS = 16
 
 
 @dataclass(frozen=True)
-class ReduceWindow:
-    """A reduction over windows (XLA calls it a reduce-window) and what is computed from it.
+class ReduceWindow(WindowReduction):
+    """A reduction over windows that leave the channels alone.
 
-    ``reduction``: the stage that reduces each window. ``outputs``: the stored stages, on the axes of the reduction;
-    their bodies load the reduction at their own point, and inputs. ``sliding_loads``: the loads of the reduction that
-    depend on the width or the height, so that neighbouring outputs may share them. ``fixed_loads``: its other loads,
-    such as those of filters. ``channel``: the innermost axis. ``width``, ``height``: how windows move along the axis
-    before the channels, and along the one before that, if there is one.
+    ``sliding_loads`` depend on the width or the height. ``fixed_loads``: the other loads of the reduction, such as
+    those of filters. ``channel``: the innermost axis. ``width``, ``height``: how windows move along the axis before the
+    channels, and along the one before that, if there is one.
     """
 
-    workload: Workload
-    reduction: Stage
-    outputs: tuple[Stage, ...]
-    sliding_loads: tuple[MaskedLoad, ...]
     fixed_loads: tuple[MaskedLoad, ...]
     channel: Axis
     width: WindowAxis
@@ -68,19 +61,10 @@ class ReduceWindow:
     def is_large(self) -> bool:
         return self.window_height >= LARGE_WINDOW
 
-    @property
-    def combine(self) -> BinaryOp:
-        """How two points of a window are combined."""
-        assert self.reduction.reducer is not None
-        return COMBINE[self.reduction.reducer]
-
     def is_alike(self, along: WindowAxis | None) -> bool:
         """Return whether what a pixel contributes does not depend on where the window that has it stands along an
         axis."""
-        neutral = {r: identity(self.combine, r.load.dtype) for r in self.sliding_loads}
-        rest = replace_masked_loads(self.reduction.body, neutral)
-        names = [a.name for a in (along.axis, along.window) if a is not None] if along is not None else []
-        return free_variables(rest).isdisjoint(names)
+        return along is None or not self.depends_on([a.name for a in (along.axis, along.window) if a is not None])
 
     def reduce_axes_of(self, masked: MaskedLoad) -> tuple[Axis, ...]:
         """Return the axes of the reduction, longer than 1, that a load depends on."""
@@ -95,11 +79,9 @@ def reduce_window_of(workload: Workload) -> ReduceWindow | None:
     ``MOST_ROWS_AND_COLUMNS``): each row and each column of a tile is reduced by itself."""
     inlined = inline_stages(workload)
     reductions = [s for s in inlined.stages if s.reducer is not None]
-    if len(reductions) != 1:
+    if len(reductions) != 1 or reductions[0].reducer not in COMBINE:
         return None
-    reduction = reductions[0]
-    if reduction.reducer not in COMBINE:
-        return None
+    (reduction,) = reductions
     long = [a for a in reduction.axes if a.extent > 1]
     if len(long) < 2:
         return None

@@ -1,6 +1,6 @@
-"""How windows move over an input: which of its positions neighbouring outputs share."""
+"""Reductions over windows, and how windows move over an input: which of its positions neighbouring outputs share."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import gcd
 from typing import TypeVar
@@ -8,11 +8,15 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.dtypes import INDEX
-from ...ir.expr import Binary, Compare, Expr, Load, index, walk
+from ...core.dtypes import INDEX, DType
+from ...ir.expr import Binary, BinaryOp, Compare, Expr, Load, index, walk
 from ...ir.linear_form import LinearForm, affine_form
-from ...te.workload import Axis
-from ..tile.masked_loads import MaskedLoad
+from ...ir.rewrite import free_variables
+from ...te.functions import cast
+from ...te.workload import Axis, Stage, Workload
+from ..loop_nest.nest import COMBINE, identity
+from ..tile.masked_loads import MaskedLoad, replace_masked_loads
+from ..tile.stage_body import scalar_at
 
 _Count = TypeVar("_Count", int, NDArray[np.int64])
 
@@ -48,6 +52,58 @@ class WindowAxis:
         if self.stride == 1:
             return {self.axis.name: first_output + position, self.window.name: index(0)}
         return {self.axis.name: first_output, self.window.name: position}
+
+
+@dataclass(frozen=True)
+class WindowReduction:
+    """A reduction over windows (XLA calls it a reduce-window) and what is computed from it.
+
+    ``reduction``: the stage that reduces each window. ``outputs``: the stored stages, on the axes of the reduction;
+    their bodies load the reduction at their own point, and inputs. ``sliding_loads``: the loads of the reduction that
+    neighbouring outputs may share.
+    """
+
+    workload: Workload
+    reduction: Stage
+    outputs: tuple[Stage, ...]
+    sliding_loads: tuple[MaskedLoad, ...]
+
+    @property
+    def combine(self) -> BinaryOp:
+        """How two points of a window are combined."""
+        assert self.reduction.reducer is not None
+        return COMBINE[self.reduction.reducer]
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of all tensors and axes."""
+        tensors = (*self.workload.inputs, self.reduction.tensor, *(s.tensor for s in self.outputs))
+        axes = (*self.reduction.axes, *self.reduction.reduce_axes)
+        return frozenset(b.name for b in tensors) | {a.name for a in axes}
+
+    @property
+    def unit_axes(self) -> dict[str, Expr]:
+        """The axes of the reduction of extent 1, at their only index."""
+        return {a.name: index(0) for a in self.reduction.reduce_axes if a.extent == 1}
+
+    @property
+    def position_bytes(self) -> int:
+        """Bytes of one position, of all inputs that windows move over together."""
+        return sum(m.load.dtype.bytes for m in self.sliding_loads)
+
+    def depends_on(self, axes: Collection[str]) -> bool:
+        """Return whether what a position contributes depends on one of ``axes`` besides where it lies."""
+        neutral = {m: identity(self.combine, m.load.dtype) for m in self.sliding_loads}
+        return not free_variables(replace_masked_loads(self.reduction.body, neutral)).isdisjoint(axes)
+
+    def term(self, values: Mapping[MaskedLoad, Expr], at: Mapping[str, Expr], dtype: DType) -> Expr:
+        """Return what is reduced at a point, as ``dtype``, from the ``values`` of loads."""
+        return cast(scalar_at(replace_masked_loads(self.reduction.body, values), at), dtype)
+
+    def output(self, stage: Stage, at: Mapping[str, Expr], reduced: Expr) -> Expr:
+        """Return the value of an output at a point whose window gives ``reduced``."""
+        name = self.reduction.name
+        return scalar_at(stage.body, at, lambda load: cast(reduced, load.dtype) if load.buffer.name == name else load)
 
 
 def address_forms(loads: Iterable[MaskedLoad]) -> list[LinearForm] | None:

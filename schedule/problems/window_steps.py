@@ -10,7 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
+
 from ...ir.expr import BinaryOp
+from ..space.columns import Ints
+from .window_overlap import WindowAxis
 
 Part = tuple[int, int]
 """The first position and the number of points of a window, or of a part of one."""
@@ -34,6 +38,17 @@ def window_steps(starts: Sequence[int], points: int, dilation: int, combine: Bin
     if points > 2:
         found += [_around_common_parts(starts, points, dilation, most) for most in range(2, len(starts) + 1)]
     return min(found, key=lambda each: len(each.steps))
+
+
+def steps_along(axis: WindowAxis, outputs: int, combine: BinaryOp) -> WindowSteps:
+    """Return how to reduce the windows of ``outputs`` neighbouring outputs along an axis."""
+    return window_steps(range(0, outputs * axis.stride, axis.stride), axis.window_points, axis.dilation, combine)
+
+
+def step_counts(axis: WindowAxis, outputs: Ints, combine: BinaryOp) -> Ints:
+    """Return how many steps the windows of so many neighbouring outputs along an axis take."""
+    distinct, which = np.unique(outputs, return_inverse=True)
+    return np.array([len(steps_along(axis, int(n), combine).steps) for n in distinct], np.int64)[which]
 
 
 def _by_doubling(starts: Sequence[int], points: int, dilation: int, *, twice: bool) -> WindowSteps:

@@ -1,16 +1,16 @@
 """Loads of a body into registers, ahead of the arithmetic that needs them."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from ...ir.buffer import Buffer, MemoryScope
 from ...ir.build import Writer
-from ...ir.expr import Expr, Load, const
+from ...ir.expr import Expr, Load, conjunction, const
 from ...ir.rewrite import free_variables
 from ...ir.stmt import LoopKind
 from ...te.workload import Axis
 from .load_analysis import always_holds, in_bounds
-from .masked_loads import MaskedLoad
+from .masked_loads import MaskedLoad, conjuncts
 from .names import FreshNameWriter
 from .pieces import are_together, lanes_of_piece
 from .stage_body import scalar_at
@@ -100,6 +100,21 @@ def _load_scalar(w: Writer, registers: RegisterLoad, indices: tuple[Expr, ...], 
     w.store(registers.buffer, indices, masked.other or const(0, masked.load.dtype))
     with w.when(scalar_at(masked.mask, at)):
         w.store(registers.buffer, indices, scalar_at(masked.load, at))
+
+
+def bounded(masked: MaskedLoad, axes: Collection[str]) -> MaskedLoad:
+    """``masked`` with a mask also for indices beyond the tensor, of those that depend on ``axes``."""
+    terms = conjuncts(masked.mask)
+    for i, extent in zip(masked.load.indices, masked.load.buffer.shape, strict=True):
+        if not free_variables(i).isdisjoint(axes):
+            terms.extend((i >= 0, i < extent))
+    return replace(masked, mask=conjunction(*terms))
+
+
+def without_kept_conditions(masked: MaskedLoad, at: Mapping[str, Expr], axes: Sequence[Axis]) -> MaskedLoad:
+    """``masked`` without those conditions that hold at all points ``at``, which depend on ``axes``."""
+    terms = [t for t in conjuncts(masked.mask) if not always_holds(scalar_at(t, at), axes)]
+    return replace(masked, mask=conjunction(*terms))
 
 
 def without_unneeded_mask(masked: MaskedLoad, axes: Sequence[Axis]) -> MaskedLoad:

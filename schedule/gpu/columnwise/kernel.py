@@ -265,17 +265,13 @@ def _write_second_launch(writer: ColumnwiseWriter, partials: Sequence[State]) ->
         flat_column = block * SECOND_THREADS_X + thread % SECOND_THREADS_X
         exists = flat_column < total if total % SECOND_THREADS_X else None
         states = [writer.combined("second_state", n, how.identity, []) for n, how in enumerate(writer.accumulations)]
-        steps = -(-s.splits // s.second_threads_y)
-        with w.when(exists), w.loop(writer.name("second_step"), steps, LoopKind.UNROLLED) as step:
-            split = step * s.second_threads_y + thread // SECOND_THREADS_X
-            with w.when(split < s.splits if s.splits % s.second_threads_y else None):
-                for how, state, cells in zip(writer.accumulations, states, partials, strict=True):
-                    partial = [Load(c, (split, flat_column)) for c in cells]
-                    store_state(w, state, (), how.combine([Load(b, ()) for b in state], partial))
+        y, step = thread // SECOND_THREADS_X, writer.name("second_step")
+        with w.when(exists), w.shared_out(step, s.splits, s.second_threads_y, y, LoopKind.UNROLLED) as split:
+            for how, state, cells in zip(writer.accumulations, states, partials, strict=True):
+                partial = [Load(c, (split, flat_column)) for c in cells]
+                store_state(w, state, (), how.combine([Load(b, ()) for b in state], partial))
         shared = _second_shared(writer, states, thread)
-        conditions = [thread < SECOND_THREADS_X] if s.second_threads_y > 1 else []
-        conditions += [exists] if exists is not None else []
-        with w.when(*conditions):
+        with w.when(thread < SECOND_THREADS_X if s.second_threads_y > 1 else None, exists):
             ended = []
             for n, cells in enumerate(shared):
                 of_thread = [[Load(c, (index(y), thread)) for c in cells] for y in range(s.second_threads_y)]

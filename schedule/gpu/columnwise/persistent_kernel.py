@@ -464,11 +464,8 @@ class _Tile:
     @contextmanager
     def _each_group(self, name: str) -> Iterator[Expr]:
         """A block of statements for each group of the tile, each done by one thread."""
-        s, w = self.sizes, self.w
-        with w.loop(f"{name}_step", -(-s.groups // s.threads)) as step:
-            group = step * s.threads + self.thread
-            with w.when(group < s.groups if s.groups % s.threads else None):
-                yield group
+        with self.w.shared_out(f"{name}_step", self.sizes.groups, self.sizes.threads, self.thread) as group:
+            yield group
 
     def _load_results(self, n: int, reduction: ReducedTensor) -> None:
         """Load what the reduction gives for the columns of the thread."""

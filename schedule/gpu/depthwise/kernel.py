@@ -26,17 +26,15 @@ different banks; in blocks of two rows, n is the pixel ``i//2`` of row ``i%2``. 
 does is multiplied by 0.
 """
 
-from collections.abc import Mapping
 from itertools import product
 
 from ....core.dtypes import float32
 from ....ir.buffer import Buffer, Layout, MemoryScope
-from ....ir.expr import WARP_LANES, Cast, Compare, CompareOp, Expr, Load, const, index, logical_and, minimum
+from ....ir.expr import WARP_LANES, Compare, CompareOp, Expr, Load, const, index, logical_and, minimum
 from ....ir.gpu.mma import Mma
 from ....ir.gpu.tma import tma_swizzle
 from ....ir.rewrite import loads_of
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
-from ....te.workload import Stage
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.depthwise import Depthwise
 from ...tile.names import FreshNameWriter
@@ -57,9 +55,7 @@ class _DepthwiseWriter:
     def __init__(self, problem: Depthwise, sizes: DepthwiseSizes) -> None:
         self.problem, self.s, self.window = problem, sizes, problem.window
         window = problem.window
-        buffers = (*window.workload.inputs, window.reduction.tensor, *(o.tensor for o in window.outputs))
-        axes = (*window.axes, *window.reduction.reduce_axes)
-        self.w = FreshNameWriter({b.name for b in buffers} | {a.name for a in axes})
+        self.w = FreshNameWriter(window.names)
         self.channel = window.channel
         self.staged = window.outputs[0].tensor if problem.stores_pixels else None
         reduction = window.reduction.name
@@ -217,18 +213,9 @@ class _DepthwiseWriter:
                 for output in self.window.outputs:
                     with w.loop("c", s.vector_width, LoopKind.VECTORIZED) as c:
                         here = {**at, self.channel.name: at[self.channel.name] + c}
-                        value = self._value(output, here, slot, c, 2 * half + pair)
+                        value = self.window.output(output, here, Load(self.acc, (slot, c, index(2 * half + pair))))
                         if self.staged is not None:
                             to = (stage, strip, index(row + below), place, self.own + c)
                             w.store(self.stages, to, value)
                         else:
                             w.store(output.tensor, tuple(here[a.name] for a in self.window.axes), value)
-
-    def _value(self, output: Stage, at: Mapping[str, Expr], slot: Expr, c: Expr, element: int) -> Expr:
-        def loaded(load: Load) -> Expr:
-            if load.buffer.name != self.window.reduction.name:
-                return load
-            value = Load(self.acc, (slot, c, index(element)))
-            return value if value.dtype == load.dtype else Cast(value, load.dtype)
-
-        return scalar_at(output.body, at, loaded)

@@ -83,21 +83,19 @@ class _GemmMfmaWriter:
         its last elements do, and nobody stores what is made of them."""
         w, s, (rows, block_k), width = self.w, self.s, operand.tile.shape, operand.width
         vectors = rows * block_k // width
-        with w.loop("vector", -(-vectors // s.threads), UNROLLED) as number:
-            vector = number * s.threads + self.thread
-            with w.when(vector < vectors if vectors % s.threads else None):
-                if operand.along_k:
-                    row, k = vector // (block_k // width), vector % (block_k // width) * width
-                else:
-                    k, row = vector // (rows // width), vector % (rows // width) * width
-                loaded = w.allocate("loaded", (width,), self.dtype, MemoryScope.REGISTER)
-                self._load(operand, loaded, row, k_iter * s.block_k + k)
-                if operand.along_k:
-                    value = Load(loaded, contiguous_vector((index(0),), width))
-                    w.store(operand.tile, contiguous_vector((row, k), width), value)
-                else:
-                    with w.loop("element", width, UNROLLED) as e:
-                        w.store(operand.tile, (row + e, k), Load(loaded, (e,)))
+        with w.shared_out("vector", vectors, s.threads, self.thread, UNROLLED) as vector:
+            if operand.along_k:
+                row, k = vector // (block_k // width), vector % (block_k // width) * width
+            else:
+                k, row = vector // (rows // width), vector % (rows // width) * width
+            loaded = w.allocate("loaded", (width,), self.dtype, MemoryScope.REGISTER)
+            self._load(operand, loaded, row, k_iter * s.block_k + k)
+            if operand.along_k:
+                value = Load(loaded, contiguous_vector((index(0),), width))
+                w.store(operand.tile, contiguous_vector((row, k), width), value)
+            else:
+                with w.loop("element", width, UNROLLED) as e:
+                    w.store(operand.tile, (row + e, k), Load(loaded, (e,)))
 
     def _load(self, operand: _SharedOperand, loaded: Buffer, row: Expr, k: Expr) -> None:
         w, gemm, axis, width = self.w, self.gemm, operand.axis, operand.width

@@ -71,12 +71,10 @@ def _write_point(
         )
     else:
         total = prod(a.extent for a in stage.reduce_axes)
-        with w.loop(f"{prefix}step", -(-total // thread_group.threads)) as step:
-            number = step * thread_group.threads + lane
-            with w.when(None if total % thread_group.threads == 0 else number < total):
-                at_k = delinearize(number, [a.extent for a in stage.reduce_axes])
-                values = {**values, **{a.name: e for a, e in zip(stage.reduce_axes, at_k, strict=True)}}
-                acc.accumulate((), substitute(stage.body, values), values)
+        with w.shared_out(f"{prefix}step", total, thread_group.threads, lane) as number:
+            at_k = delinearize(number, [a.extent for a in stage.reduce_axes])
+            values = {**values, **{a.name: e for a, e in zip(stage.reduce_axes, at_k, strict=True)}}
+            acc.accumulate((), substitute(stage.body, values), values)
         acc.reduce_across(thread_group)
     with w.when(None if thread_group.threads == 1 else equal(lane, 0)):
         w.store(launch.stored.tensor, at, with_epilogue(launch, at, acc.value(())))

@@ -195,17 +195,14 @@ def _stage(w: Writer, frame: _TileFrame, load: Load, number: int) -> tuple[Buffe
     shape = footprint(load, frame.sizes.extents(frame.axes))
     shared = w.allocate(f"{frame.prefix}staged{number}", shape, load.buffer.dtype, MemoryScope.SHARED)
     base = tuple(_base(frame, _affine(e)) for e in load.indices)
-    threads, total = frame.sizes.threads, prod(shape)
-    with w.loop(f"{frame.prefix}copy{number}", -(-total // threads)) as turn:
-        element = turn * threads + frame.thread
-        with w.when(None if total % threads == 0 else element < total):
-            local = delinearize(element, shape)
-            at = tuple(b + e for b, e in zip(base, local, strict=True))
-            inside = [
-                c for e, extent in zip(at, load.buffer.shape, strict=True) for c in (e >= index(0), e < index(extent))
-            ]
-            zero = const(0, load.buffer.dtype)
-            w.store(shared, local, Select(logical_and(*inside), Load(load.buffer, at), zero))
+    with w.shared_out(f"{frame.prefix}copy{number}", prod(shape), frame.sizes.threads, frame.thread) as element:
+        local = delinearize(element, shape)
+        at = tuple(b + e for b, e in zip(base, local, strict=True))
+        inside = [
+            c for e, extent in zip(at, load.buffer.shape, strict=True) for c in (e >= index(0), e < index(extent))
+        ]
+        zero = const(0, load.buffer.dtype)
+        w.store(shared, local, Select(logical_and(*inside), Load(load.buffer, at), zero))
     return shared, base
 
 

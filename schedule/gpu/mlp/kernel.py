@@ -150,13 +150,8 @@ class _MlpWriter:
     @contextmanager
     def _divided(self, name: str, rows: int, vectors: int) -> Iterator[tuple[Expr, Expr]]:
         """The vectors of some rows divided among all threads: (row, vector)."""
-        w, s = self.w, self.s
-        rounds = -(-rows * vectors // s.threads)
-        with w.loop(name, rounds, UNROLLED) as turn:
-            item = turn * s.threads + self.thread
-            spare = rounds * s.threads > rows * vectors
-            with w.when(item < rows * vectors if spare else None):
-                yield (item // vectors, item % vectors) if rows > 1 else (index(0), item)
+        with self.w.shared_out(name, rows * vectors, self.s.threads, self.thread, UNROLLED) as item:
+            yield (item // vectors, item % vectors) if rows > 1 else (index(0), item)
 
     def _copy(self, number: int, k_tile: Expr, count: Expr) -> None:
         """Start the copies of one tile of ``k`` of a layer; ``count`` is its number among the tiles of all layers."""

@@ -15,25 +15,23 @@ windows share the sums of what they have in common, unless points have weights.
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ....core.dtypes import DType
 from ....ir.buffer import Buffer, MemoryScope
-from ....ir.expr import Binary, BinaryOp, Compare, CompareOp, Expr, Load, Var, conjunction, index
-from ....ir.rewrite import free_variables
+from ....ir.expr import Binary, Compare, CompareOp, Expr, Load, Var, conjunction, index
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
-from ....te.functions import cast, negated
+from ....te.functions import negated
 from ....te.workload import Axis
-from ...loop_nest.nest import COMBINE, KERNEL_NAME
+from ...loop_nest.nest import KERNEL_NAME
 from ...problems.row_window import RowWindow
-from ...problems.window_steps import WindowSteps, window_steps
+from ...problems.window_steps import steps_along
 from ...space.columns import Size
 from ...tile.accumulation import register_dtype
 from ...tile.delinearize import axis_indices
-from ...tile.load_analysis import always_holds
-from ...tile.masked_loads import MaskedLoad, conjuncts, replace_masked_loads
+from ...tile.masked_loads import MaskedLoad, conjuncts
 from ...tile.names import FreshNameWriter
-from ...tile.register_loads import RegisterLoad, allocate_registers, load_registers
+from ...tile.register_loads import RegisterLoad, allocate_registers, bounded, load_registers, without_kept_conditions
 from ...tile.stage_body import scalar_at
 from ..window_parts import Values, reduce_parts
 
@@ -71,13 +69,6 @@ def accumulator_dtype(problem: RowWindow) -> DType:
     return register_dtype(problem.reduction.tensor.dtype)
 
 
-def steps_of_row(problem: RowWindow, outputs: int) -> WindowSteps:
-    """Return how the windows of ``outputs`` neighbouring outputs are reduced."""
-    assert problem.reduction.reducer is not None
-    width, combine = problem.width, COMBINE[problem.reduction.reducer]
-    return window_steps(range(0, outputs * width.stride, width.stride), width.window_points, width.dilation, combine)
-
-
 def row_window_kernel(problem: RowWindow, sizes: RowWindowSizes) -> Kernel:
     """Return the kernel of one setting."""
     return _RowWindowKernelWriter(problem, sizes).kernel()
@@ -87,12 +78,8 @@ class _RowWindowKernelWriter:
     def __init__(self, problem: RowWindow, sizes: RowWindowSizes) -> None:
         self.problem = problem
         self.sizes = sizes
-        buffers = (*problem.workload.inputs, problem.reduction.tensor, *(s.tensor for s in problem.outputs))
-        axes = (*problem.reduction.axes, *problem.reduction.reduce_axes)
-        self.w = FreshNameWriter({b.name for b in buffers} | {a.name for a in axes})
+        self.w = FreshNameWriter(problem.names)
         self.tile_columns: int = sizes.threads_per_row * sizes.tile_w
-        assert problem.reduction.reducer is not None
-        self.combine: BinaryOp = COMBINE[problem.reduction.reducer]
 
     def kernel(self) -> Kernel:
         problem, w, s = self.problem, self.w, self.sizes
@@ -103,17 +90,13 @@ class _RowWindowKernelWriter:
         with w.launch(KERNEL_NAME, bounds, min_blocks=s.resident) as (block, thread):
             x, y = thread % s.threads_per_row, thread // s.threads_per_row
             row = block // s.tiles * s.rows_per_cta + y
-            at = {**self._unit_axes(), **axis_indices(row, problem.row_axes)}
+            at = {**problem.unit_axes, **axis_indices(row, problem.row_axes)}
             first = block % s.tiles * self.tile_columns
             tiles = self._load_positions(at, first, x, y)
             w.barrier()
             self._store_outputs(at, first, x, y, self._reduce(at, first, x, y, tiles))
         outputs = tuple(dict.fromkeys(problem.workload.output_buffers))
         return Kernel(KERNEL_NAME, problem.workload.inputs, outputs, (), w.finish())
-
-    def _unit_axes(self) -> dict[str, Expr]:
-        """Return the axes of the reduction of extent 1, at their only index."""
-        return {a.name: index(0) for a in self.problem.reduction.reduce_axes if a.extent == 1}
 
     def _unrolled(self, name: str, extent: int) -> AbstractContextManager[Var]:
         return self.w.loop(name, extent, LoopKind.UNROLLED)
@@ -175,15 +158,9 @@ class _RowWindowKernelWriter:
         problem, s = self.problem, self.sizes
         moving = {problem.width.axis.name, *(a.name for a in problem.reduction.reduce_axes)}
         tile, position = Axis(self.w.fresh("tile"), s.tiles), Axis(self.w.fresh("position"), s.positions)
-        at = {**self._unit_axes(), **{a.name: Var(a.name) for a in problem.row_axes}}
+        at = {**problem.unit_axes, **{a.name: Var(a.name) for a in problem.row_axes}}
         at |= problem.width.at(Var(tile.name) * self.tile_columns, Var(position.name))
-        terms = conjuncts(masked.mask)
-        for i, extent in zip(masked.load.indices, masked.load.buffer.shape, strict=True):
-            if free_variables(i) & moving:
-                terms.extend((i >= 0, i < extent))
-        axes = [*problem.row_axes, tile, position]
-        terms = [t for t in terms if not always_holds(scalar_at(t, at), axes)]
-        return replace(masked, mask=conjunction(*terms))
+        return without_kept_conditions(bounded(masked, moving), at, [*problem.row_axes, tile, position])
 
     def _reduce(
         self, at: Mapping[str, Expr], first: Expr, x: Expr, y: Expr, tiles: Mapping[MaskedLoad, Buffer]
@@ -215,11 +192,10 @@ class _RowWindowKernelWriter:
 
         def position(place: int, v: Expr) -> Expr:
             values: dict[MaskedLoad, Expr] = {m: Load(buffer, (place + v,)) for m, buffer in near.items()}
-            term = scalar_at(replace_masked_loads(problem.reduction.body, values), at)
-            return cast(term, dtype)
+            return problem.term(values, at, dtype)
 
-        name, steps = f"{problem.reduction.name}_parts", steps_of_row(problem, self.sizes.tile_w)
-        return reduce_parts(self.w, steps, self.combine, position, name=name, dtype=dtype, lanes=1)
+        name, steps = f"{problem.reduction.name}_parts", steps_along(problem.width, self.sizes.tile_w, problem.combine)
+        return reduce_parts(self.w, steps, problem.combine, position, name=name, dtype=dtype, lanes=1)
 
     def _accumulated(self, at: Mapping[str, Expr], first: Expr, x: Expr, near: Mapping[MaskedLoad, Buffer]) -> Values:
         """Reduce the windows of the thread's outputs point by point, as ``_reduced`` does otherwise."""
@@ -233,11 +209,9 @@ class _RowWindowKernelWriter:
                     masked: Load(buffer, (p * width.stride + point * width.dilation,))
                     for masked, buffer in near.items()
                 }
-                body = replace_masked_loads(problem.reduction.body, values)
                 here = {**at, width.axis.name: first + x * s.tile_w + p, width.window.name: index(point)}
-                term = scalar_at(body, here)
-                wide = cast(term, dtype)
-                w.store(acc, (p,), Binary(self.combine, Load(acc, (p,)), wide) if point else wide)
+                term = problem.term(values, here, dtype)
+                w.store(acc, (p,), Binary(problem.combine, Load(acc, (p,)), term) if point else term)
         return lambda number, v: Load(acc, (number + v,))
 
     def _store_outputs(self, at: Mapping[str, Expr], first: Expr, x: Expr, y: Expr, results: Buffer) -> None:
@@ -261,14 +235,7 @@ class _RowWindowKernelWriter:
         with self._unrolled("p", s.tile_w) as p:
             place = p * s.threads_per_row + x
             here = {**at, column.name: first + place}
-
-            def loaded(load: Load) -> Expr:
-                if load.buffer.name != problem.reduction.name:
-                    return load
-                value = Load(results, (y, place))
-                return cast(value, load.dtype)
-
             with w.when(None if whole else here[column.name] < column.extent):
                 for stage in problem.outputs:
                     indices = tuple(here[a.name] for a in problem.reduction.axes)
-                    w.store(stage.tensor, indices, scalar_at(stage.body, here, loaded))
+                    w.store(stage.tensor, indices, problem.output(stage, here, Load(results, (y, place))))

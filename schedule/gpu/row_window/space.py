@@ -14,6 +14,7 @@ from ....ir.stmt import Kernel
 from ....te.cost import flops, minimum_bytes
 from ....te.workload import Workload
 from ...problems.row_window import RowWindow, row_window_of
+from ...problems.window_steps import step_counts
 from ...sketch import Peaks
 from ...space.columns import Bools, Columns, Derived, Floats
 from ...space.constraint import Constraint
@@ -24,7 +25,7 @@ from ..memory_prior import TILE_SECONDS, MemoryTraffic, memory_bound_seconds
 from ..peaks import gpu_peaks
 from ..plan import GpuPlan
 from ..quantities import GPU_QUANTITIES, WINDOW_QUANTITIES, gpu_columns
-from .kernel import RowWindowSizes, accumulator_dtype, row_window_kernel, steps_of_row
+from .kernel import RowWindowSizes, accumulator_dtype, row_window_kernel
 
 SPARE_REGISTERS = 16
 """Registers for addresses and constants, roughly (from compiled kernels)."""
@@ -61,11 +62,6 @@ class RowWindowPlan(GpuPlan):
         )
 
     @property
-    def _input_bytes(self) -> int:
-        """Bytes of one position, of all inputs that windows move over together."""
-        return sum(m.load.dtype.bytes for m in self.problem.sliding_loads)
-
-    @property
     def _rows(self) -> int:
         return prod(a.extent for a in self.problem.row_axes)
 
@@ -75,7 +71,7 @@ class RowWindowPlan(GpuPlan):
         tile_columns = tile_w * threads_per_row
         positions, near = (problem.width.positions(n) for n in (tile_columns, tile_w))
         loads, tiles = -(-positions // threads_per_row), -(-problem.columns // tile_columns)
-        shared_bytes = rows * (positions * self._input_bytes + tile_columns * accumulator.bytes)
+        shared_bytes = rows * (positions * self.problem.position_bytes + tile_columns * accumulator.bytes)
         words = len(problem.sliding_loads) * np.maximum(near, loads) + tile_w * -(-accumulator.bytes // 4)
         registers = SPARE_REGISTERS + words
         return RowWindowSizes(
@@ -123,18 +119,17 @@ class RowWindowPlan(GpuPlan):
         threads = sizes.blocks * sizes.threads
         each, outputs = len(problem.sliding_loads), len(problem.outputs)
         bank_conflicts = np.gcd(sizes.tile_w * problem.width.stride, WARP_LANES)
-        inputs = (sizes.loads + bank_conflicts * sizes.near) * self._input_bytes
+        inputs = (sizes.loads + bank_conflicts * sizes.near) * self.problem.position_bytes
         results = 2 * sizes.tile_w * accumulator_dtype(problem).bytes
         if problem.is_alike:
-            steps = {int(n): len(steps_of_row(problem, int(n)).steps) for n in np.unique(sizes.tile_w)}
-            operations = STEP_OPERATIONS * threads * np.array([steps[int(n)] for n in sizes.tile_w])
+            operations = STEP_OPERATIONS * threads * step_counts(problem.width, sizes.tile_w, problem.combine)
         else:
             operations = flops(workload) * threads * sizes.tile_w / (self._rows * problem.columns)
         traffic = MemoryTraffic(
             blocks=sizes.blocks,
             resident=sizes.resident,
             memory_bytes=minimum_bytes(workload),
-            l2_bytes=sizes.blocks * sizes.rows_per_cta * sizes.positions * self._input_bytes
+            l2_bytes=sizes.blocks * sizes.rows_per_cta * sizes.positions * self.problem.position_bytes
             + sum(b.bytes for b in workload.output_buffers),
             shared_bytes=threads * (inputs + results),
             accesses=threads / WARP_LANES * (each * (2 * sizes.loads + sizes.near) + (2 + outputs) * sizes.tile_w),
@@ -146,7 +141,7 @@ class RowWindowPlan(GpuPlan):
     def derive(self, columns: Columns) -> Derived:
         sizes = self.sizes(columns)
         return {
-            **gpu_columns(self.target, sizes, wanted=sizes.loads * self._input_bytes),
+            **gpu_columns(self.target, sizes, wanted=sizes.loads * self.problem.position_bytes),
             "outputs": np.asarray(sizes.tile_w, np.float64),
             "loads_per_output": sizes.positions / (sizes.threads_per_row * sizes.tile_w),
         }

@@ -20,32 +20,29 @@ What a tile reads of a plane is contiguous there as well, so that one bulk copy 
 threads load columns from. Once all of them are reduced, results take its place.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from itertools import product
 
 from ....core.dtypes import INDEX, DType
 from ....ir.buffer import Buffer, MemoryScope
-from ....ir.expr import BinaryOp, Expr, Load, Select, Var, conjunction, const, index, maximum, minimum
+from ....ir.expr import BinaryOp, Expr, Load, Select, Var, const, index, maximum, minimum
 from ....ir.gpu.bulk_copy import BulkCopy
 from ....ir.gpu.mbarrier import MbarrierInit, MbarrierWait
-from ....ir.rewrite import free_variables
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ....te.functions import cast
 from ....te.region import Region
 from ....te.workload import Axis
-from ...loop_nest.nest import COMBINE, KERNEL_NAME
+from ...loop_nest.nest import KERNEL_NAME
 from ...problems.separable_window import SeparableWindow
-from ...problems.window_overlap import WindowAxis
-from ...problems.window_steps import WindowSteps, window_steps
+from ...problems.window_steps import WindowSteps, steps_along
 from ...space.columns import Size
 from ...tile.accumulation import register_dtype
 from ...tile.delinearize import axis_indices, delinearize
-from ...tile.load_analysis import always_holds
-from ...tile.masked_loads import MaskedLoad, conjuncts, replace_masked_loads
+from ...tile.masked_loads import MaskedLoad, conjuncts
 from ...tile.names import FreshNameWriter
-from ...tile.register_loads import RegisterLoad, allocate_registers, load_registers
+from ...tile.register_loads import RegisterLoad, allocate_registers, bounded, load_registers, without_kept_conditions
 from ...tile.stage_body import scalar_at
 from ..window_parts import Values, reduce_parts
 
@@ -99,7 +96,7 @@ def accumulator_dtype(problem: SeparableWindow) -> DType:
 
 def line_dtype(problem: SeparableWindow) -> DType:
     """Return the dtype of what is reduced along the height: that of the result, where no step rounds."""
-    exact = combine_of(problem) in (BinaryOp.MIN, BinaryOp.MAX)
+    exact = problem.combine in (BinaryOp.MIN, BinaryOp.MAX)
     return problem.reduction.tensor.dtype if exact else accumulator_dtype(problem)
 
 
@@ -117,12 +114,6 @@ def columns_at_once(problem: SeparableWindow) -> int:
 def word_lanes(problem: SeparableWindow) -> int:
     """Return how many elements of rows below each other share a word of shared memory."""
     return max(1, WORD_BYTES // line_dtype(problem).bytes)
-
-
-def combine_of(problem: SeparableWindow) -> BinaryOp:
-    """Return how two points of a window are combined."""
-    assert problem.reduction.reducer is not None
-    return COMBINE[problem.reduction.reducer]
 
 
 def loaded_columns(problem: SeparableWindow, positions: int) -> range:
@@ -145,12 +136,6 @@ def loaded_columns(problem: SeparableWindow, positions: int) -> range:
     return range(first, first + count)
 
 
-def steps_along(problem: SeparableWindow, axis: WindowAxis, outputs: int) -> WindowSteps:
-    """Return how the windows of ``outputs`` neighbouring outputs are reduced along an axis."""
-    starts = range(0, outputs * axis.stride, axis.stride)
-    return window_steps(starts, axis.window_points, axis.dilation, combine_of(problem))
-
-
 def separable_window_kernel(problem: SeparableWindow, sizes: SeparableWindowSizes) -> Kernel:
     """Return the kernel of one setting."""
     return _SeparableWindowKernelWriter(problem, sizes).kernel()
@@ -160,10 +145,7 @@ class _SeparableWindowKernelWriter:
     def __init__(self, problem: SeparableWindow, sizes: SeparableWindowSizes) -> None:
         self.problem = problem
         self.sizes = sizes
-        buffers = (*problem.workload.inputs, problem.reduction.tensor, *(s.tensor for s in problem.outputs))
-        axes = (*problem.reduction.axes, *problem.reduction.reduce_axes)
-        self.w = FreshNameWriter({b.name for b in buffers} | {a.name for a in axes})
-        self.combine = combine_of(problem)
+        self.w = FreshNameWriter(problem.names)
         self.lanes = word_lanes(problem)
         self.tile_axes = (*problem.plane_axes, Axis(problem.height.axis.name, sizes.tiles_h))
 
@@ -241,22 +223,12 @@ class _SeparableWindowKernelWriter:
         name = f"{self.problem.reduction.name}_word"
         return self.w.allocate(name, (self.lanes,), dtype, MemoryScope.REGISTER)
 
-    @contextmanager
-    def _shared_out(self, thread: Expr, items: int) -> Iterator[Expr]:
-        """Give the number of each item that a thread has, of those that the threads of a block share."""
-        threads = self.sizes.threads
-        with self.w.loop("n", -(-items // threads), LoopKind.UNROLLED) as n:
-            item = n * threads + thread
-            with self.w.when(item < items if items % threads else None):
-                yield item
-
     def _lane_loop(self) -> AbstractContextManager[Var]:
         return self.w.loop("v", self.lanes, LoopKind.VECTORIZED)
 
     def _point_of(self, tile: Expr) -> dict[str, Expr]:
         """Return the axes at the first row of a tile, but for that of the width."""
-        at = dict(axis_indices(tile, self.tile_axes))
-        at |= {a.name: index(0) for a in self.problem.reduction.reduce_axes if a.extent == 1}
+        at = {**axis_indices(tile, self.tile_axes), **self.problem.unit_axes}
         row = self.problem.height.axis.name
         return {**at, row: at[row] * self.sizes.tile_h}
 
@@ -268,7 +240,7 @@ class _SeparableWindowKernelWriter:
         def position(place: int, v: Expr) -> Expr:
             return Load(values, (index(place), v))
 
-        return reduce_parts(self.w, steps, self.combine, position, name=name, dtype=dtype, lanes=lanes)
+        return reduce_parts(self.w, steps, self.problem.combine, position, name=name, dtype=dtype, lanes=lanes)
 
     # --- along the height
 
@@ -279,15 +251,15 @@ class _SeparableWindowKernelWriter:
         if margin == 0:
             return
         others: dict[MaskedLoad, Expr] = {m: m.other or const(0, m.load.dtype) for m in problem.sliding_loads}
-        steps, at_once = steps_along(problem, problem.height, 1), columns_at_once(problem)
-        with self._shared_out(thread, s.row_tiles * margin) as item:
+        steps, at_once = steps_along(problem.height, 1, problem.combine), columns_at_once(problem)
+        with w.shared_out("n", s.row_tiles * margin, s.threads, thread, LoopKind.UNROLLED) as item:
             y, place = item // margin, item % margin
             position = Select(place < s.margin, place, place + s.loaded) if s.margin else place + s.loaded
             name, shape = f"{problem.reduction.name}_terms", (problem.height.positions(1), at_once)
             terms = w.allocate(name, shape, dtype, MemoryScope.REGISTER)
-            term = scalar_at(replace_masked_loads(problem.reduction.body, others), self._point_of(tile + y))
+            term = problem.term(others, self._point_of(tile + y), dtype)
             for r, n in product(range(problem.height.positions(1)), range(at_once)):
-                w.store(terms, (index(r), index(n)), cast(term, dtype))
+                w.store(terms, (index(r), index(n)), term)
             value = self._reduced(steps, f"{problem.reduction.name}_margin", terms)(0, index(0))
             word = self._allocate_word(lines.dtype)
             for v in range(lanes):
@@ -299,10 +271,10 @@ class _SeparableWindowKernelWriter:
     def _reduce_columns(self, tile: Expr, first: Expr, thread: Expr, lines: Buffer, staged: Buffer) -> None:
         """Reduce all columns of the block's tiles along the height. Where tiles are copied, ``staged`` has them."""
         problem, w, s = self.problem, self.w, self.sizes
-        name, steps = problem.reduction.name, steps_along(problem, problem.height, s.tile_h)
+        name, steps = problem.reduction.name, steps_along(problem.height, s.tile_h, problem.combine)
         at_once = columns_at_once(problem)
         apart, per_tile = s.loaded // at_once, s.tile_h // self.lanes
-        with self._shared_out(thread, s.row_tiles * apart) as item:
+        with w.shared_out("n", s.row_tiles * apart, s.threads, thread, LoopKind.UNROLLED) as item:
             y, positions = item // apart, [item % apart + (s.margin + n * apart) for n in range(at_once)]
             at = self._point_of(tile + y)
             begin = y * s.staged - self._staged_begin(at) if s.staged else None
@@ -346,8 +318,7 @@ class _SeparableWindowKernelWriter:
         for r in range(s.rows):
             with w.loop("v", len(positions), LoopKind.VECTORIZED) as v:
                 loaded: dict[MaskedLoad, Expr] = {m: Load(b.buffer, (index(r), v)) for m, b in registers.items()}
-                term = scalar_at(replace_masked_loads(problem.reduction.body, loaded), at)
-                w.store(terms, (index(r), v), cast(term, dtype))
+                w.store(terms, (index(r), v), problem.term(loaded, at, dtype))
         return terms
 
     def _anywhere(self) -> tuple[dict[str, Expr], Expr, Expr]:
@@ -362,21 +333,16 @@ class _SeparableWindowKernelWriter:
         at every point that ``anywhere`` stands for."""
         problem, s = self.problem, self.sizes
         moving = {a.name for a in (problem.height.axis, problem.width.axis, *problem.reduction.reduce_axes)}
-        terms = conjuncts(masked.mask)
-        for i, extent in zip(masked.load.indices, masked.load.buffer.shape, strict=True):
-            if free_variables(i) & moving:
-                terms.extend((i >= 0, i < extent))
         axes = [*self.tile_axes, Axis(_TILE, s.tiles_w), Axis(_POSITION, s.positions)]
-        terms = [t for t in terms if not always_holds(scalar_at(t, anywhere), axes)]
-        return replace(masked, mask=conjunction(*terms))
+        return without_kept_conditions(bounded(masked, moving), anywhere, axes)
 
     # --- along the width
 
     def _reduce_lines(self, thread: Expr, lines: Buffer, results: Buffer) -> None:
         """Reduce the windows of all lines along the width."""
         problem, w, s, name = self.problem, self.w, self.sizes, self.problem.reduction.name
-        steps = steps_along(problem, problem.width, s.tile_w)
-        with self._shared_out(thread, s.lines * (s.tile_columns // s.tile_w)) as item:
+        steps = steps_along(problem.width, s.tile_w, problem.combine)
+        with w.shared_out("n", s.lines * (s.tile_columns // s.tile_w), s.threads, thread, LoopKind.UNROLLED) as item:
             line, x = item % s.lines, item // s.lines
             shape = (s.near, self.lanes)
             near = w.allocate(f"{name}_near", shape, lines.dtype, MemoryScope.REGISTER)
@@ -405,7 +371,7 @@ class _SeparableWindowKernelWriter:
         """Store the outputs of the block's tiles, which have whole rows of them, by vectors of neighbours."""
         problem, w, s = self.problem, self.w, self.sizes
         elements = s.tile_h * problem.width.axis.extent
-        with self._shared_out(thread, s.row_tiles * elements // s.store_width) as item:
+        with w.shared_out("n", s.row_tiles * elements // s.store_width, s.threads, thread, LoopKind.UNROLLED) as item:
             with w.loop("v", s.store_width, LoopKind.VECTORIZED) as v:
                 here = axis_indices(tile * elements + item * s.store_width + v, problem.reduction.axes)
                 self._store_output(here, Load(results, (item * s.store_width + v,)))
@@ -435,16 +401,9 @@ class _SeparableWindowKernelWriter:
                                 self._store_output(here, Load(word, (index(below),)))
 
     def _store_output(self, here: Mapping[str, Expr], value: Expr) -> None:
-        problem = self.problem
-
-        def loaded(load: Load) -> Expr:
-            if load.buffer.name != problem.reduction.name:
-                return load
-            return cast(value, load.dtype)
-
-        for stage in problem.outputs:
-            indices = tuple(here[a.name] for a in problem.reduction.axes)
-            self.w.store(stage.tensor, indices, scalar_at(stage.body, here, loaded))
+        for stage in self.problem.outputs:
+            indices = tuple(here[a.name] for a in self.problem.reduction.axes)
+            self.w.store(stage.tensor, indices, self.problem.output(stage, here, value))
 
 
 _TILE, _POSITION = "tile#", "position#"

@@ -16,7 +16,7 @@ from ....ir.stmt import Kernel
 from ....te.cost import minimum_bytes
 from ....te.workload import Workload
 from ...problems.separable_window import SeparableWindow, separable_window_of
-from ...problems.window_overlap import WindowAxis
+from ...problems.window_steps import step_counts
 from ...sketch import Peaks
 from ...space.columns import Bools, Columns, Derived, Floats, Ints, derived_once
 from ...space.constraint import Constraint
@@ -37,7 +37,6 @@ from .kernel import (
     line_dtype,
     loaded_columns,
     separable_window_kernel,
-    steps_along,
     word_lanes,
 )
 
@@ -134,11 +133,6 @@ class SeparableWindowPlan(GpuPlan):
         height, lanes = self.problem.height.axis.extent, word_lanes(self.problem)
         tiles = (-(-height // -(-height // rows)) for rows in TILE_ROWS)
         return tuple(dict.fromkeys(-(-rows // lanes) * lanes for rows in tiles))
-
-    @property
-    def _input_bytes(self) -> int:
-        """Bytes of one position, of all inputs that windows move over together."""
-        return sum(m.load.dtype.bytes for m in self.problem.sliding_loads)
 
     @property
     def _planes(self) -> int:
@@ -275,14 +269,14 @@ class SeparableWindowPlan(GpuPlan):
         moved = written + np.where(width > 1, vectors * width // lanes, row_words)
         through_shared = np.where(copied, sizes.blocks * sizes.row_tiles * sizes.staged + columns_of * sizes.rows, 0)
         loads = columns_of * each * sizes.rows * eased
-        steps = columns_of // at_once * _steps(problem, problem.height, sizes.tile_h)
-        steps = steps + segments * lanes // at_once * _steps(problem, problem.width, sizes.tile_w)
+        steps = columns_of // at_once * step_counts(problem.height, sizes.tile_h, problem.combine)
+        steps = steps + segments * lanes // at_once * step_counts(problem.width, sizes.tile_w, problem.combine)
         traffic = MemoryTraffic(
             blocks=sizes.blocks,
             resident=sizes.resident,
             rounds=rounds,
             memory_bytes=minimum_bytes(workload),
-            l2_bytes=sizes.blocks * sizes.row_tiles * sizes.loaded * sizes.rows * self._input_bytes
+            l2_bytes=sizes.blocks * sizes.row_tiles * sizes.loaded * sizes.rows * self.problem.position_bytes
             + sum(b.bytes for b in workload.output_buffers),
             shared_bytes=(moved * lanes + through_shared) * line_dtype(problem).bytes,
             accesses=(loads + written + reads + stores) / WARP_LANES,
@@ -301,7 +295,7 @@ class SeparableWindowPlan(GpuPlan):
     def derive(self, columns: Columns) -> Derived:
         sizes = self.sizes(columns)
         return {
-            **gpu_columns(self.target, sizes, wanted=sizes.rows * self._input_bytes),
+            **gpu_columns(self.target, sizes, wanted=sizes.rows * self.problem.position_bytes),
             "outputs": sizes.tile_h * sizes.tile_w,
             "loads_per_output": sizes.positions * sizes.rows / (sizes.tile_h * sizes.tile_columns),
         }
@@ -321,12 +315,6 @@ def _row_lanes(tile_columns: Ints) -> Ints:
 def _in_warps(items: Ints) -> Ints:
     """Return how many lanes the warps have that so many items are shared out to."""
     return -(-items // WARP_LANES) * WARP_LANES
-
-
-def _steps(problem: SeparableWindow, axis: WindowAxis, outputs: Ints) -> Ints:
-    """Return in how many steps the windows of so many neighbouring outputs are reduced."""
-    of = {int(n): len(steps_along(problem, axis, int(n)).steps) for n in np.unique(outputs)}
-    return np.array([of[int(n)] for n in outputs], np.int64)
 
 
 def _plan(workload: Workload, target: Target) -> SeparableWindowPlan | None:

@@ -23,22 +23,18 @@ from math import prod
 
 from ....core.dtypes import DType
 from ....ir.buffer import Buffer, MemoryScope
-from ....ir.expr import Binary, BinaryOp, Expr, Load, Var, conjunction, index
-from ....ir.rewrite import free_variables
+from ....ir.expr import Binary, BinaryOp, Expr, Load, Var, index
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
-from ....te.functions import cast
 from ....te.workload import Axis, Stage
 from ...loop_nest.nest import KERNEL_NAME, identity
 from ...problems.window import ReduceWindow
-from ...problems.window_steps import WindowSteps, window_steps
+from ...problems.window_steps import steps_along
 from ...space.columns import Size
 from ...tile.accumulation import register_dtype
 from ...tile.delinearize import axis_indices
-from ...tile.load_analysis import always_holds
-from ...tile.masked_loads import MaskedLoad, conjuncts, replace_masked_loads
+from ...tile.masked_loads import MaskedLoad
 from ...tile.names import FreshNameWriter
-from ...tile.register_loads import RegisterLoad, allocate_registers, load_registers
-from ...tile.stage_body import scalar_at
+from ...tile.register_loads import RegisterLoad, allocate_registers, bounded, load_registers, without_kept_conditions
 from ..window_parts import reduce_parts
 
 
@@ -90,23 +86,15 @@ def accumulates_pairs(problem: ReduceWindow) -> bool:
     return problem.is_large and exact and dtype.is_float and dtype.bits == 16
 
 
-def steps_of_line(problem: ReduceWindow, outputs: int) -> WindowSteps:
-    """Return how a row of pixels is reduced to a row of ``outputs``."""
-    width = problem.width
-    return window_steps(
-        range(0, outputs * width.stride, width.stride), width.window_points, width.dilation, problem.combine
-    )
-
-
 class _WindowKernelWriter:
     def __init__(self, problem: ReduceWindow, sizes: WindowSizes) -> None:
         self.problem = problem
         self.sizes = sizes
         self.width, self.tile_w, self.tile_h = (int(n) for n in (sizes.vector_width, sizes.tile_w, sizes.tile_h))
-        buffers = (*problem.workload.inputs, problem.reduction.tensor, *(s.tensor for s in problem.outputs))
-        axes = (*problem.axes, *problem.reduction.reduce_axes)
-        self.w = FreshNameWriter({b.name for b in buffers} | {a.name for a in axes})
+        self.w = FreshNameWriter(problem.names)
         self.thread_grid = [Axis(a.name, -(-a.extent // self._tile_extent(a))) for a in problem.axes]
+        moving = [(problem.width, self.tile_w), (problem.height, self.tile_h)]
+        self.ragged = [m.axis.name for m, tile in moving if m is not None and m.axis.extent % tile]
         self.combine = problem.combine
         dtype = problem.reduction.tensor.dtype
         in_pairs = self.width > 1 and accumulates_pairs(problem)
@@ -125,7 +113,7 @@ class _WindowKernelWriter:
             extents = {a.name: self._tile_extent(a) for a in problem.axes}
             start = {name: at[name] * extent if extent > 1 else at[name] for name, extent in extents.items()}
             with w.when(None if number % threads == 0 else flat < number):
-                self._thread({**start, **self._unit_axes()})
+                self._thread({**start, **problem.unit_axes})
         outputs = tuple(dict.fromkeys(problem.workload.output_buffers))
         return Kernel(KERNEL_NAME, problem.workload.inputs, outputs, (), w.finish())
 
@@ -137,10 +125,6 @@ class _WindowKernelWriter:
         if axis == problem.width.axis:
             return self.tile_w
         return self.tile_h if problem.height is not None and axis == problem.height.axis else 1
-
-    def _unit_axes(self) -> dict[str, Expr]:
-        """Return the axes of the reduction of extent 1, at their only index."""
-        return {a.name: index(0) for a in self.problem.reduction.reduce_axes if a.extent == 1}
 
     def _thread(self, start: Mapping[str, Expr]) -> None:
         """All that one thread does, whose first output is at ``start``. Where windows move along all axes of the
@@ -210,13 +194,14 @@ class _WindowKernelWriter:
         """Load row ``line`` of the input into its registers."""
         problem = self.problem
         corner = {a.name: Var(a.name) * self._tile_extent(a) for a in problem.axes}
+        axes = [*self.thread_grid, *problem.unwindowed_axes]
         for k in range(problem.width.positions(self.tile_w)):
             here = {**at, **self._pixel(at, line, k)}
-            anywhere = {**self._unit_axes(), **corner, **self._pixel(corner, line, k)}
+            anywhere = {**problem.unit_axes, **corner, **self._pixel(corner, line, k)}
             for masked, registers in loaded.items():
-                needed = replace(registers, masked=self._needed_mask(self._masked_beyond_outputs(masked), anywhere))
+                needed = without_kept_conditions(bounded(masked, self.ragged), anywhere, axes)
                 to = (index(self._slot(line)), index(k))
-                load_registers(self.w, needed, to, here, problem.channel.name, self.width)
+                load_registers(self.w, replace(registers, masked=needed), to, here, problem.channel.name, self.width)
 
     def _pixel(self, at: Mapping[str, Expr], line: int, k: int) -> dict[str, Expr]:
         """Return the axes at a point that loads row ``line`` and position ``k`` of the input, counted from those of the
@@ -224,24 +209,6 @@ class _WindowKernelWriter:
         width, height = self.problem.width, self.problem.height
         below = height.at(at[height.axis.name], index(line)) if height is not None else {}
         return {**below, **width.at(at[width.axis.name], index(k))}
-
-    def _needed_mask(self, masked: MaskedLoad, at: Mapping[str, Expr]) -> MaskedLoad:
-        """``masked`` with only those of its conditions that fail for some thread at ``at``."""
-        axes = [*self.thread_grid, *self.problem.unwindowed_axes]
-        terms = [t for t in conjuncts(masked.mask) if not always_holds(scalar_at(t, at), axes)]
-        return replace(masked, mask=conjunction(*terms))
-
-    def _masked_beyond_outputs(self, masked: MaskedLoad) -> MaskedLoad:
-        """``masked`` with a mask also for positions that only outputs beyond the last one read."""
-        problem = self.problem
-        ragged = [problem.width.axis] if problem.width.axis.extent % self.tile_w else []
-        if problem.height is not None and problem.height.axis.extent % self.tile_h:
-            ragged.append(problem.height.axis)
-        terms = [] if masked.mask is None else [masked.mask]
-        for at, extent in zip(masked.load.indices, masked.load.buffer.shape, strict=True):
-            if any(a.name in free_variables(at) for a in ragged):
-                terms.extend((at >= 0, at < extent))
-        return replace(masked, mask=conjunction(*terms))
 
     def _load_fixed(self, at: Mapping[str, Expr]) -> _FixedRegisters:
         """Load what is the same for all outputs of a thread, for every point of the window."""
@@ -304,13 +271,11 @@ class _WindowKernelWriter:
     ) -> None:
         """Reduce row ``line`` of the input in the fewest steps."""
         problem, w, channel, slot = self.problem, self.w, self.problem.channel.name, index(self._slot(line))
-        steps, dtype = steps_of_line(problem, self.tile_w), self.accumulator_dtype
+        steps, dtype = steps_along(problem.width, self.tile_w, self.combine), self.accumulator_dtype
 
         def pixel(place: int, v: Expr) -> Expr:
             values: dict[MaskedLoad, Expr] = {r: h.value((slot, index(place)), v) for r, h in pixels.items()}
-            body = replace_masked_loads(problem.reduction.body, values)
-            term = scalar_at(body, {**at, channel: at[channel] + v})
-            return cast(term, dtype)
+            return problem.term(values, {**at, channel: at[channel] + v}, dtype)
 
         name = f"{problem.reduction.name}_parts"
         reduced = reduce_parts(w, steps, self.combine, pixel, name=name, dtype=dtype, lanes=self.width)
@@ -339,9 +304,8 @@ class _WindowKernelWriter:
                 position = p * width.stride + s * width.dilation
                 values: dict[MaskedLoad, Expr] = {r: h.value((slot, position), v) for r, h in pixels.items()}
                 values |= {r: h.value([point[a.name] for a in axes], v) for r, (h, axes) in fixed.items()}
-                term = scalar_at(replace_masked_loads(self.problem.reduction.body, values), point)
-                wide = cast(term, self.accumulator_dtype)
-                self._combine(acc, (index(q), p, v), wide, begun=begun or s > 0)
+                term = self.problem.term(values, point, self.accumulator_dtype)
+                self._combine(acc, (index(q), p, v), term, begun=begun or s > 0)
 
     def _combine(self, acc: Buffer, indices: tuple[Expr, ...], value: Expr, *, begun: bool) -> None:
         self.w.store(acc, indices, Binary(self.combine, Load(acc, indices), value) if begun else value)
@@ -365,13 +329,6 @@ class _WindowKernelWriter:
     def _store_vector(self, stage: Stage, point: Mapping[str, Expr], acc: Buffer, indices: tuple[Expr, ...]) -> None:
         problem = self.problem
         with self._lanes() as v:
-
-            def loaded(load: Load) -> Expr:
-                if load.buffer.name != problem.reduction.name:
-                    return load
-                value = Load(acc, (*indices, v))
-                return cast(value, load.dtype)
-
             here = {**point, problem.channel.name: point[problem.channel.name] + v}
-            output_indices = tuple(here[a.name] for a in problem.axes)
-            self.w.store(stage.tensor, output_indices, scalar_at(stage.body, here, loaded))
+            value = problem.output(stage, here, Load(acc, (*indices, v)))
+            self.w.store(stage.tensor, tuple(here[a.name] for a in problem.axes), value)

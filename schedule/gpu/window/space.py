@@ -14,6 +14,7 @@ from ....ir.stmt import Kernel
 from ....te.cost import flops, minimum_bytes
 from ....te.workload import Workload
 from ...problems.window import ReduceWindow, reduce_window_of
+from ...problems.window_steps import step_counts
 from ...sketch import Peaks
 from ...space.columns import Bools, Columns, Derived, Floats
 from ...space.constraint import Constraint
@@ -24,7 +25,7 @@ from ..occupancy import MOST_BLOCKS
 from ..peaks import gpu_peaks
 from ..plan import GpuPlan
 from ..quantities import GPU_QUANTITIES, WINDOW_QUANTITIES, gpu_columns
-from .kernel import WindowSizes, accumulates_pairs, steps_of_line, window_kernel
+from .kernel import WindowSizes, accumulates_pairs, window_kernel
 
 MAX_VECTOR_BYTES = 16
 """Bytes of the widest access of the hardware."""
@@ -84,18 +85,13 @@ class WindowPlan(GpuPlan):
         return {"stages": 0}
 
     def _vector_widths(self) -> tuple[int, ...]:
-        size, channels = self._pixel_bytes, self.problem.channel.extent
+        size, channels = self.problem.position_bytes, self.problem.channel.extent
         return tuple(v for v in (1, 2, 4, 8) if channels % v == 0 and (v == 1 or v * size <= MAX_VECTOR_BYTES))
 
     def _promising_widths(self) -> tuple[int, ...]:
-        least, most = PROMISING_VECTOR_BYTES
-        narrow = [v for v in self._vector_widths() if v == 1 or v * self._pixel_bytes <= most]
-        return tuple(v for v in narrow if v * self._pixel_bytes >= least or v == narrow[-1])
-
-    @property
-    def _pixel_bytes(self) -> int:
-        """Bytes of one channel of one pixel, of all inputs that windows move over together."""
-        return sum(r.load.dtype.bytes for r in self.problem.sliding_loads)
+        (least, most), size = PROMISING_VECTOR_BYTES, self.problem.position_bytes
+        narrow = [v for v in self._vector_widths() if v == 1 or v * size <= most]
+        return tuple(v for v in narrow if v * size >= least or v == narrow[-1])
 
     def sizes(self, columns: Columns) -> WindowSizes:
         problem = self.problem
@@ -118,12 +114,12 @@ class WindowPlan(GpuPlan):
         pairs = (width > 1) & accumulates_pairs(problem)
         accumulator_bytes = np.where(pairs, 2, max(4, problem.reduction.tensor.dtype.bytes)) * tile_w * open_rows
         # Where rows are in a circular buffer, what is loaded takes whole registers, though it is half of one.
-        loaded_bytes = self._pixel_bytes * held + filter_bytes
-        loaded_bytes = np.where(
-            (stages > 0) & (width * self._pixel_bytes < 4), 4 // width * loaded_bytes // self._pixel_bytes, loaded_bytes
-        )
+        size = problem.position_bytes
+        loaded_bytes = size * held + filter_bytes
+        halved = (stages > 0) & (width * size < 4)
+        loaded_bytes = np.where(halved, 4 // width * loaded_bytes // size, loaded_bytes)
         words = -(-(loaded_bytes + accumulator_bytes) * width // 4)
-        converted = np.where((stages > 0) & (self._pixel_bytes < 4) & ~pairs, positions * width, 0)  # a row of pixels
+        converted = np.where((stages > 0) & (size < 4) & ~pairs, positions * width, 0)  # a row of pixels
         registers = SPARE_REGISTERS + words + problem.width.window_points * width + converted
         return WindowSizes(
             vector_width=width,
@@ -189,7 +185,7 @@ class WindowPlan(GpuPlan):
 
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
         sizes, workload = self.sizes(columns), self.problem.workload
-        loaded_bytes = sizes.all_threads * sizes.pixels * sizes.vector_width * self._pixel_bytes
+        loaded_bytes = sizes.all_threads * sizes.pixels * sizes.vector_width * self.problem.position_bytes
         stores = len(self.problem.outputs) * sizes.tile_w * sizes.tile_h
         accesses = len(self.problem.sliding_loads) * sizes.pixels + stores
         operations = flops(workload) * (self._overhead(sizes) if self.problem.is_large else 1.0)
@@ -222,18 +218,16 @@ class WindowPlan(GpuPlan):
         problem, width = self.problem, self.problem.width
         if not problem.is_alike(problem.height):
             return np.full(len(sizes.tile_w), float(problem.window_height * width.window_points))
-        of_line = {int(n): len(steps_of_line(problem, int(n)).steps) for n in np.unique(sizes.tile_w)}
         lines = sizes.pixels / width.positions(sizes.tile_w)
-        steps: Floats = problem.window_height + np.array([of_line[int(n)] for n in sizes.tile_w]) * (
-            lines / (sizes.tile_w * sizes.tile_h)
-        )
+        of_line = step_counts(width, sizes.tile_w, problem.combine)
+        steps: Floats = problem.window_height + of_line * (lines / (sizes.tile_w * sizes.tile_h))
         return steps
 
     def derive(self, columns: Columns) -> Derived:
         sizes = self.sizes(columns)
         widest = max(r.load.dtype.bytes for r in self.problem.sliding_loads)
         return {
-            **gpu_columns(self.target, sizes, wanted=self._pixel_bytes * sizes.vector_width * sizes.held),
+            **gpu_columns(self.target, sizes, wanted=self.problem.position_bytes * sizes.vector_width * sizes.held),
             "vector_bytes": np.minimum(sizes.vector_width * widest, MAX_VECTOR_BYTES),
             "outputs": sizes.tile_w * sizes.tile_h,
             "loads_per_output": sizes.pixels / (sizes.tile_w * sizes.tile_h),
