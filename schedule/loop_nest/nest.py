@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from ...core.dtypes import DType
+from ...ir.buffer import Buffer
 from ...ir.expr import Binary, BinaryOp, Const, Load, Var, const
 from ...ir.rewrite import fresh_name
 from ...ir.stmt import For, Kernel, LoopKind, Stmt, Store, seq
@@ -73,9 +74,14 @@ def loop_nest(workload: Workload) -> Kernel:
     statements: list[Stmt] = []
     for stage in workload.stages:
         statements.extend(_stage_nests(stage, taken))
-    outputs = tuple(dict.fromkeys(workload.output_buffers))
     workspace = tuple(stage.tensor for stage in workload.stages if stage.name not in workload.outputs)
-    return Kernel(KERNEL_NAME, workload.inputs, outputs, workspace, seq(*statements))
+    return kernel_of(workload, seq(*statements), workspace)
+
+
+def kernel_of(workload: Workload, body: Stmt, workspace: tuple[Buffer, ...] = ()) -> Kernel:
+    """Return the kernel of a workload whose statements are ``body``."""
+    outputs = tuple(dict.fromkeys(workload.output_buffers))
+    return Kernel(KERNEL_NAME, workload.inputs, outputs, workspace, body)
 
 
 def _stage_nests(stage: Stage, taken: set[str]) -> Iterable[Stmt]:

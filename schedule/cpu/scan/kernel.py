@@ -18,7 +18,7 @@ from ....ir.expr import Expr, Load, index
 from ....ir.rewrite import map_loads
 from ....ir.stmt import Kernel, LoopKind
 from ....te.workload import Axis, Reducer
-from ...loop_nest.nest import KERNEL_NAME
+from ...loop_nest.nest import kernel_of
 from ...problems.scan import ScanProblem
 from ...space.columns import Ints
 from ...tile.accumulation import Accumulation
@@ -78,5 +78,4 @@ def lower_scan(p: ScanProblem, s: CpuScanSizes[int]) -> Kernel:
                     w.store(stage.tensor, place, scalar_at(map_loads(stage.body, result), here))
                 if p.exclusive:
                     w.store(running, (u, v), grown)
-    outputs = tuple(dict.fromkeys(p.workload.output_buffers))
-    return Kernel(KERNEL_NAME, p.workload.inputs, outputs, (), w.finish())
+    return kernel_of(p.workload, w.finish())

@@ -42,7 +42,7 @@ from ....ir.gpu.grid_barrier import GridBarrierArrive, GridBarrierWait
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ....te.functions import cast, equal, negated
 from ....te.workload import Workload
-from ...loop_nest.nest import KERNEL_NAME
+from ...loop_nest.nest import KERNEL_NAME, kernel_of
 from ...problems.columnwise import ColumnwiseProblem, has_reduced_axis, outer_axis, reduced_axis
 from ...problems.rowwise import ReducedTensor, column_axis
 from ...tile.accumulation import register_dtype, store_state
@@ -82,7 +82,7 @@ def persistent_kernel(workload: Workload, problem: ColumnwiseProblem, sizes: Per
         if s.in_grid:
             tile = variables[0] // s.splits, variables[0] % s.splits
         _Tile(problem, sizes, w, *tile, variables[-1], partials).write()
-    return Kernel(KERNEL_NAME, workload.inputs, workload.output_buffers, tuple(partials), w.finish())
+    return kernel_of(workload, w.finish(), tuple(partials))
 
 
 @dataclass

@@ -35,7 +35,7 @@ from ....ir.gpu.mma import Mma
 from ....ir.gpu.tma import tma_swizzle
 from ....ir.rewrite import loads_of
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
-from ...loop_nest.nest import KERNEL_NAME
+from ...loop_nest.nest import KERNEL_NAME, kernel_of
 from ...problems.depthwise import Depthwise
 from ...tile.names import FreshNameWriter
 from ...tile.stage_body import scalar_at
@@ -88,8 +88,7 @@ class _DepthwiseWriter:
                 rows.leave(step, self.staged)
             if self.staged is not None:
                 rows.end()
-        outputs = tuple(dict.fromkeys(window.workload.output_buffers))
-        return Kernel(KERNEL_NAME, window.workload.inputs, outputs, (), w.finish())
+        return kernel_of(window.workload, w.finish())
 
     def _allocate_stages(self) -> Buffer:
         """Allocate shared memory for [stage, strip, row, pixel, channel]."""

@@ -16,7 +16,7 @@ from ....ir.rewrite import loads_of
 from ....ir.stmt import Kernel
 from ....te.cost import minimum_bytes, stage_flops
 from ....te.workload import Stage, Workload
-from ...loop_nest.nest import KERNEL_NAME
+from ...loop_nest.nest import kernel_of
 from ...sketch import Peaks
 from ...space.columns import Bools, Columns, Derived, Floats, Ints, columns_of_setting, row_of_record
 from ...space.constraint import Constraint
@@ -254,9 +254,8 @@ class GpuLoopsPlan(Plan):
         for number, launch in enumerate(self.launches):
             self._write(w, launch, columns, _free_prefix(self.workload, number))
         stored = [launch.stored.tensor for launch in self.launches]
-        outputs = tuple(dict.fromkeys(self.workload.output_buffers))
         workspace = tuple(b for b in stored if b.name not in self.workload.outputs)
-        return Kernel(KERNEL_NAME, self.workload.inputs, outputs, workspace, w.finish())
+        return kernel_of(self.workload, w.finish(), workspace)
 
     def _write(self, w: Writer, launch: LoopLaunch, columns: Columns, prefix: str) -> None:
         """Write one launch, with the setting in ``columns`` if it is the one with the knobs."""

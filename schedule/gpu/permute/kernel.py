@@ -42,7 +42,7 @@ from ....ir.gpu.async_copy import CopyAsync, CopyAsyncCommit, CopyAsyncWait
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ....te.functions import negated
 from ....te.workload import Axis
-from ...loop_nest.nest import KERNEL_NAME
+from ...loop_nest.nest import KERNEL_NAME, kernel_of
 from ...problems.permute import Permute
 from ...space.columns import Size
 from ...tile.delinearize import axis_indices, delinearize
@@ -160,8 +160,7 @@ class _PermuteKernelWriter:
                 self.checked = True
                 with w.when(negated(is_whole)):
                     self._move(tiles, thread, position)
-        outputs = tuple(dict.fromkeys(problem.workload.output_buffers))
-        return Kernel(KERNEL_NAME, problem.workload.inputs, outputs, (), w.finish())
+        return kernel_of(problem.workload, w.finish())
 
     def _is_whole(self, position: _Position) -> Expr | None:
         """Return whether nothing that the block loads or stores is beyond an edge; None where that holds for all

@@ -35,7 +35,7 @@ from ....ir.expr import (
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ....te.functions import equal, negated
 from ....te.workload import Axis, Stage
-from ...loop_nest.nest import KERNEL_NAME
+from ...loop_nest.nest import KERNEL_NAME, kernel_of
 from ...problems.pointwise import Pointwise
 from ...space.columns import Size
 from ...tile.delinearize import axis_indices
@@ -169,8 +169,7 @@ class _PointwiseKernelWriter:
                     with w.when(None if self.tile_end is None else trip < (self.tile_end - block + last) // s.blocks):
                         self._tile(trip * s.blocks + block, thread, exact=s.tiles % s.blocks == 0)
             self._rest(block, thread)
-        outputs = tuple(dict.fromkeys(problem.workload.output_buffers))
-        return Kernel(KERNEL_NAME, problem.workload.inputs, outputs, (), w.finish())
+        return kernel_of(problem.workload, w.finish())
 
     def _prefetch(self, block: Expr, thread: Expr, *, following: bool) -> None:
         """Prefetch into L2 what a tile loads at the offset of its outputs. At the start of the launch that is the

@@ -23,7 +23,7 @@ from ....ir.expr import Binary, Compare, CompareOp, Expr, Load, Var, conjunction
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ....te.functions import negated
 from ....te.workload import Axis
-from ...loop_nest.nest import KERNEL_NAME
+from ...loop_nest.nest import KERNEL_NAME, kernel_of
 from ...problems.row_window import RowWindow
 from ...problems.window_steps import steps_along
 from ...space.columns import Size
@@ -95,8 +95,7 @@ class _RowWindowKernelWriter:
             tiles = self._load_positions(at, first, x, y)
             w.barrier()
             self._store_outputs(at, first, x, y, self._reduce(at, first, x, y, tiles))
-        outputs = tuple(dict.fromkeys(problem.workload.output_buffers))
-        return Kernel(KERNEL_NAME, problem.workload.inputs, outputs, (), w.finish())
+        return kernel_of(problem.workload, w.finish())
 
     def _unrolled(self, name: str, extent: int) -> AbstractContextManager[Var]:
         return self.w.loop(name, extent, LoopKind.UNROLLED)

@@ -25,7 +25,7 @@ from ....ir.rewrite import loads_of
 from ....ir.stmt import HardwareAxis, Kernel
 from ....te.functions import equal
 from ....te.workload import Workload
-from ...loop_nest.nest import KERNEL_NAME
+from ...loop_nest.nest import KERNEL_NAME, kernel_of
 from ...problems.rowwise import ReducedTensor, RowwiseProblem
 from ...tile.accumulation import Accumulation
 from ...tile.names import NameSupply, free_prefix
@@ -156,7 +156,7 @@ def cooperative_kernel(workload: Workload, problem: RowwiseProblem, sizes: Coope
     with w.launch(KERNEL_NAME, bounds, min_blocks=s.min_ctas_per_sm, evict_first=evict_first):
         _write_rows(w, rows)
     workspace = tuple(b for of_group in partials for b in of_group)
-    return Kernel(KERNEL_NAME, workload.inputs, workload.output_buffers, workspace, w.finish())
+    return kernel_of(workload, w.finish(), workspace)
 
 
 def _of_row(s: CooperativeSizes[int], number: int) -> CooperativeSizes[int]:

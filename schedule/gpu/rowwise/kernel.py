@@ -18,7 +18,7 @@ from ....ir.gpu.async_copy import CopyAsyncCommit, CopyAsyncWait
 from ....ir.stmt import HardwareAxis, Kernel, Stmt, seq
 from ....te.functions import negated
 from ....te.workload import Workload
-from ...loop_nest.nest import KERNEL_NAME
+from ...loop_nest.nest import KERNEL_NAME, kernel_of
 from ...problems.rowwise import RowwiseProblem
 from ...tile.contiguous import contiguous_vector
 from ...tile.delinearize import delinearize
@@ -46,7 +46,7 @@ def rowwise_kernel(
         has_few = problem.row_end <= few[0].row_count
         many = launch_rows(workload, problem, sizes, calls=negated(has_few))
         body = seq(many, launch_rows(workload, *few, FEW_ROWS, has_few))
-    return Kernel(KERNEL_NAME, workload.inputs, workload.output_buffers, (), body)
+    return kernel_of(workload, body)
 
 
 def launch_rows(

@@ -28,7 +28,7 @@ from ....ir.rewrite import map_loads
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ....te.functions import equal
 from ....te.workload import Axis, Stage
-from ...loop_nest.nest import KERNEL_NAME
+from ...loop_nest.nest import KERNEL_NAME, kernel_of
 from ...problems.scan import ScanProblem
 from ...tile.delinearize import axis_indices
 from ...tile.masked_loads import MaskedLoad, replace_masked_loads
@@ -127,9 +127,8 @@ class _ScanWriter:
             before = _Before(shared, carry, None if twice else exchange)
             with self._each_chunk(lines) as (chunk, loaded):
                 self._scan(lines, loaded, chunk, before)
-        outputs = tuple(dict.fromkeys(p.workload.output_buffers))
         workspace = () if parts is None else (parts,)
-        return Kernel(KERNEL_NAME, p.workload.inputs, outputs, workspace, w.finish())
+        return kernel_of(p.workload, w.finish(), workspace)
 
     @contextmanager
     def _launch(

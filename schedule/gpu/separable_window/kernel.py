@@ -34,7 +34,7 @@ from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ....te.functions import cast
 from ....te.region import Region
 from ....te.workload import Axis
-from ...loop_nest.nest import KERNEL_NAME
+from ...loop_nest.nest import KERNEL_NAME, kernel_of
 from ...problems.separable_window import SeparableWindow
 from ...problems.window_steps import WindowSteps, steps_along
 from ...space.columns import Size
@@ -172,8 +172,7 @@ class _SeparableWindowKernelWriter:
                 self._store_vectors(tile, thread, results)
             else:
                 self._store_outputs(tile, first, thread, results)
-        outputs = tuple(dict.fromkeys(problem.workload.output_buffers))
-        return Kernel(KERNEL_NAME, problem.workload.inputs, outputs, (), w.finish())
+        return kernel_of(problem.workload, w.finish())
 
     def _allocate_lines(self, name: str, columns: int, dtype: DType) -> Buffer:
         """Allocate shared memory for [line, column, lane], with an odd number of columns."""

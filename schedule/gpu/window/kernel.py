@@ -26,7 +26,7 @@ from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import Binary, BinaryOp, Expr, Load, Var, index
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ....te.workload import Axis, Stage
-from ...loop_nest.nest import KERNEL_NAME, identity
+from ...loop_nest.nest import KERNEL_NAME, identity, kernel_of
 from ...problems.window import ReduceWindow
 from ...problems.window_steps import steps_along
 from ...space.columns import Size
@@ -114,8 +114,7 @@ class _WindowKernelWriter:
             start = {name: at[name] * extent if extent > 1 else at[name] for name, extent in extents.items()}
             with w.when(None if number % threads == 0 else flat < number):
                 self._thread({**start, **problem.unit_axes})
-        outputs = tuple(dict.fromkeys(problem.workload.output_buffers))
-        return Kernel(KERNEL_NAME, problem.workload.inputs, outputs, (), w.finish())
+        return kernel_of(problem.workload, w.finish())
 
     def _tile_extent(self, axis: Axis) -> int:
         """Return how many points along ``axis`` one thread computes."""
