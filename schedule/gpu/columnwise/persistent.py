@@ -26,7 +26,6 @@ from ...space.enumerate import legal_settings
 from ...space.knob import Knob, Quantity
 from ...tile.reciprocals import with_reciprocals
 from ...tile_sketch import TileSketch
-from ..block_constraints import block_constraints
 from ..memory_prior import LOAD_LATENCY_SECONDS, MemoryTraffic, memory_bound_seconds
 from ..peaks import gpu_peaks
 from ..plan import GpuPlan
@@ -141,22 +140,21 @@ class PersistentColumnsPlan(GpuPlan):
                 ("vector_width", "threads_x"),
                 self._has_groups,
             ),
-            Constraint(
+            self.rule(
                 "more than half of the threads have elements, or there is a single warp",
                 tile,
-                lambda c: (
-                    (
-                        (2 * c.ints("threads_x") * self.sizes(c).threads_y > c.ints("threads"))
-                        | (c.ints("threads") == WARP_LANES)
-                    )
-                    & (c.ints("threads_x") <= c.ints("threads"))
+                lambda s: (
+                    ((2 * s.threads_x * s.threads_y > s.threads) | (s.threads == WARP_LANES))
+                    & (s.threads_x <= s.threads)
                 ),
             ),
-            Constraint(
+            self.rule(
                 "with vectors wider than what divides the columns, threads_x is at least 2, and the threads that share "
                 "a column are a multiple of the rows after which the alignment is the same",
                 tile,
-                self._rows_are_alike,
+                lambda s: (
+                    (s.shifted == 0) | ((s.threads_x >= 2) & (s.threads_y % row_period(self.problem, s.vector) == 0))
+                ),
             ),
             Constraint("every split has rows", ("splits",), self._has_rows),
             Constraint(
@@ -164,10 +162,10 @@ class PersistentColumnsPlan(GpuPlan):
                 ("splits", "combine"),
                 self._is_cluster,
             ),
-            Constraint(
+            self.rule(
                 "with combine in the grid, all CTAs run at once",
                 every,
-                lambda c: (self.sizes(c).in_grid == 0) | self._run_at_once(self.sizes(c)),
+                lambda s: (s.in_grid == 0) | (s.blocks <= s.resident * self.target.threads),
             ),
             Constraint(
                 "unroll is 8 where row_storage is registers",
@@ -190,7 +188,7 @@ class PersistentColumnsPlan(GpuPlan):
                 every,
                 self._is_kept,
             ),
-            *block_constraints(every, self.sizes, self.limits.shared_bytes_per_block),
+            *self.launch_rules(self.limits.shared_bytes_per_block, every),
         )
 
     def _has_groups(self, c: Columns) -> Bools:
@@ -198,12 +196,6 @@ class PersistentColumnsPlan(GpuPlan):
         unit = p.member_count // np.gcd(p.member_count, vector)
         whole: Bools = (threads_x % unit == 0) & (threads_x * vector <= p.column_count)
         return whole
-
-    def _rows_are_alike(self, c: Columns) -> Bools:
-        s = self.sizes(c)
-        alike: Bools = (s.threads_x >= 2) & (s.threads_y % row_period(self.problem, s.vector) == 0)
-        alike |= s.shifted == 0
-        return alike
 
     def _copied_by_cp_async(self, c: Columns) -> Bools:
         copied = np.ones(len(c), dtype=bool)
@@ -224,10 +216,6 @@ class PersistentColumnsPlan(GpuPlan):
     def _is_cluster(self, c: Columns) -> Bools:
         clusters = (1, 2, 4, 8, LARGEST_CLUSTER) if self.limits.clusters else (1,)
         return np.where(c.flags("combine", GRID), c.ints("splits") > 1, np.isin(c.ints("splits"), clusters))
-
-    def _run_at_once(self, s: PersistentSizes[Ints]) -> Bools:
-        at_once: Bools = s.blocks <= s.resident * self.target.threads
-        return at_once
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
         s, p = self.sizes(columns), self.problem

@@ -144,10 +144,10 @@ class ColumnwisePlan(GpuPlan):
                 ("vector_width", "threads_x", "splits", "combine"),
                 self._shares_columns,
             ),
-            Constraint(
+            self.rule(
                 "registers and shared memory of a multiprocessor have room for a CTA",
                 ("vector_width", "threads_x", "threads_y", "unroll"),
-                lambda c: self._resident(self.sizes(c)) >= 1,
+                lambda s: self._resident(s) >= 1,
             ),
         )
 

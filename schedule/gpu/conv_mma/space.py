@@ -29,7 +29,6 @@ from ...space.enumerate import all_settings
 from ...space.knob import Knob
 from ...space.pruning import best_by_prior
 from ...tile_sketch import TileSketch
-from ..block_constraints import block_constraints
 from ..occupancy import limits_of
 from ..plan import GpuPlan
 from ..quantities import GPU_QUANTITIES, WINDOW_QUANTITIES, gpu_columns
@@ -92,7 +91,6 @@ class ConvMmaPlan(GpuPlan):
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
-        names = tuple(k.name for k in self.knobs)
         chunks = -(-self.channels // chunk_channels(self.gemm))
         return (
             Constraint(
@@ -100,27 +98,23 @@ class ConvMmaPlan(GpuPlan):
                 ("stages", "persistent"),
                 lambda c: (c.ints("persistent") == 1) | (c.ints("stages") <= chunks),
             ),
-            Constraint(
+            self.rule(
                 f"a patch sees at most {MAX_BOX_EXTENT} pixels along each dimension",
-                names,
-                lambda c: np.maximum(self.sizes(c).box_h, self.sizes(c).box_w) <= MAX_BOX_EXTENT,
+                None,
+                lambda s: np.maximum(s.box_h, s.box_w) <= MAX_BOX_EXTENT,
             ),
             Constraint(
                 f"a product has at most {MOST_COLUMNS} columns, one for each of these taps and each filter",
                 ("column_taps",),
                 lambda c: c.ints("column_taps") * filter_count(self.gemm) <= MOST_COLUMNS,
             ),
-            Constraint(
-                "all warps have pixels to multiply",
-                names,
-                lambda c: c.ints("threads") // WARP_LANES <= self.sizes(c).atoms,
-            ),
-            Constraint(
+            self.rule("all warps have pixels to multiply", None, lambda s: s.threads // WARP_LANES <= s.atoms),
+            self.rule(
                 "blocks stay where there are patches for several rounds",
-                names,
-                lambda c: (c.ints("persistent") == 0) | (self.sizes(c).rounds > 1),
+                None,
+                lambda s: (s.persistent == 0) | (s.rounds > 1),
             ),
-            *block_constraints(names, self.sizes, self.limits.shared_bytes_per_block),
+            *self.launch_rules(self.limits.shared_bytes_per_block),
         )
 
     @property

@@ -18,7 +18,6 @@ from ...space.columns import Bools, Columns, Derived, derived_once
 from ...space.constraint import Constraint
 from ...space.knob import Knob
 from ...tile_sketch import TileSketch
-from ..block_constraints import block_constraints
 from ..occupancy import limits_of
 from ..plan import GpuPlan
 from ..quantities import GPU_QUANTITIES, WINDOW_QUANTITIES, gpu_columns
@@ -60,7 +59,6 @@ class DepthwisePlan(GpuPlan):
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
-        names = tuple(k.name for k in self.knobs)
         return (
             Constraint(
                 "neighbouring pixels lie in different banks of shared memory: a block has 64 channels, or an odd "
@@ -68,17 +66,17 @@ class DepthwisePlan(GpuPlan):
                 ("vector_width", "threads"),
                 self._pixels_lie_apart,
             ),
-            Constraint(
+            self.rule(
                 "there are no more stages than rows fill, or two",
-                names,
-                lambda c: c.ints("stages") <= np.maximum(self.sizes(c).rounds * self.sizes(c).steps, 2),
+                None,
+                lambda s: s.stages <= np.maximum(s.rounds * s.steps, 2),
             ),
-            Constraint(
+            self.rule(
                 "blocks stay where there are strips for several rounds",
-                names,
-                lambda c: (c.ints("persistent") == 0) | (self.sizes(c).rounds > 1),
+                None,
+                lambda s: (s.persistent == 0) | (s.rounds > 1),
             ),
-            *block_constraints(names, self.sizes, self.limits.shared_bytes_per_block),
+            *self.launch_rules(self.limits.shared_bytes_per_block),
         )
 
     def _pixels_lie_apart(self, columns: Columns) -> Bools:

@@ -49,13 +49,13 @@ class GemmMfmaPlan(GpuPlan):
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
-        def fits(columns: Columns) -> Bools:
-            s = self.sizes(columns)
-            fitting: Bools = self.limits.resident_blocks(s.threads, s.registers, s.shared_bytes) >= 1
-            return fitting
-
-        meaning = "a compute unit has registers and shared memory for a block"
-        return (Constraint(meaning, tuple(knob.name for knob in KNOBS), fits),)
+        return (
+            self.rule(
+                "a compute unit has registers and shared memory for a block",
+                None,
+                lambda s: self.limits.resident_blocks(s.threads, s.registers, s.shared_bytes) >= 1,
+            ),
+        )
 
     def sizes(self, columns: Columns) -> GemmMfmaSizes[Ints]:
         return gemm_mfma_sizes(self.gemm, columns)

@@ -119,44 +119,30 @@ class GemvPlan(GpuPlan):
     def constraints(self) -> tuple[Constraint, ...]:
         p, limits = self.product, self.limits
         own = self.knobs[0].name
-
-        def threads(columns: Columns) -> Bools:
-            return WARP_LANES * columns.ints("warps_n") * columns.ints("warps_k") <= limits.threads_per_block
-
-        def unrolled(columns: Columns) -> Bools:
-            return columns.ints("unroll") // 2 < vectors_of_lane(p, columns.ints("warps_k"))
-
-        def shared_memory(columns: Columns) -> Bools:
-            return self.sizes(columns).shared_bytes <= limits.shared_bytes_per_block
-
-        def registers(columns: Columns) -> Bools:
-            size = self.sizes(columns)
-            return limits.resident_blocks(size.threads, size.registers, 0) >= 1
-
-        canonical = Constraint(
+        canonical = self.rule(
             "half of unroll is less than the vectors of a row that warps_k warps leave to a lane, since all larger "
             "values of unroll give the same kernel",
             ("warps_k", "unroll"),
-            unrolled,
+            lambda s: s.unroll // 2 < vectors_of_lane(p, s.warps_k),
         )
         return (
-            Constraint(
+            self.rule(
                 f"warps_n times warps_k is at most {limits.threads_per_block // WARP_LANES}, the warps of a block",
                 ("warps_n", "warps_k"),
-                threads,
+                lambda s: s.threads <= limits.threads_per_block,
             ),
             *((canonical,) if b_is_k_major(p) else ()),
-            Constraint(
+            self.rule(
                 f"the partial accumulators of warps_k warps along k fit in {limits.shared_bytes_per_block} bytes of "
                 "shared memory",
                 (own, "warps_n", "warps_k"),
-                shared_memory,
+                lambda s: s.shared_bytes <= limits.shared_bytes_per_block,
             ),
-            Constraint(
+            self.rule(
                 f"the registers of warps_n times warps_k warps fit on a multiprocessor, each thread with unroll loads "
                 f"in flight and the accumulators of its {own}",
                 (own, "warps_n", "warps_k", "unroll"),
-                registers,
+                lambda s: limits.resident_blocks(s.threads, s.registers, 0) >= 1,
             ),
         )
 

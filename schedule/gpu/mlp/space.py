@@ -75,7 +75,7 @@ class MlpPlan(GpuPlan):
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
-        p, limits = self.mlp, self.limits
+        p = self.mlp
 
         def whole_tiles(columns: Columns) -> Bools:
             divides: Bools = np.all([layer.k.extent % columns.ints("tile_k") == 0 for layer in p.layers[1:]], axis=0)
@@ -87,33 +87,27 @@ class MlpPlan(GpuPlan):
             holds: Bools = divides | (cluster_n == 1)
             return holds
 
-        def registers(columns: Columns) -> Bools:
-            size = self.sizes(columns)
-            fits = limits.resident_blocks(size.threads, size.registers, 0) >= size.ctas_per_sm
-            return fits & (size.accumulators <= MOST_ACCUMULATORS)
-
-        def shared_memory(columns: Columns) -> Bools:
-            size = self.sizes(columns)
-            return size.stages >= np.minimum(size.k_tiles, 2)
-
         later = Constraint("tile_k divides the width of every layer but the last", ("tile_k",), whole_tiles)
         return (
             *((later,) if len(p.layers) > 1 else ()),
             Constraint(
                 f"cluster_n divides the columns of a layer into multiples of {ATOM_N}", ("cluster_n",), whole_atoms
             ),
-            Constraint(
+            self.rule(
                 f"a thread has at most {MOST_ACCUMULATORS} accumulators for atoms_m times {ATOM_M} rows of its part of "
                 "the columns (divided among cluster_n blocks of warps_n warps), and the registers of ctas_per_sm "
                 "blocks fit on a multiprocessor",
                 ("atoms_m", "warps_n", "cluster_n", "ctas_per_sm"),
-                registers,
+                lambda s: (
+                    (self.limits.resident_blocks(s.threads, s.registers, 0) >= s.ctas_per_sm)
+                    & (s.accumulators <= MOST_ACCUMULATORS)
+                ),
             ),
-            Constraint(
+            self.rule(
                 "two stages of tile_k elements (or all there are), A and the row statistics fit in the shared memory "
                 "of each of ctas_per_sm blocks",
-                tuple(k.name for k in self.knobs),
-                shared_memory,
+                None,
+                lambda s: s.stages >= np.minimum(s.k_tiles, 2),
             ),
         )
 

@@ -250,22 +250,21 @@ class PermutePlan(GpuPlan):
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
-        limits = self.limits
         return (
-            Constraint(
+            self.rule(
                 "the tile of tile_in by tile_out elements fits in the shared memory of a block",
                 ("vector_width", "tile_in", "tile_out", "layout", "store_alignment", "copy_bytes"),
-                lambda columns: self.sizes(columns).shared_bytes <= limits.shared_bytes_per_block,
+                lambda s: s.shared_bytes <= self.limits.shared_bytes_per_block,
             ),
             Constraint(
                 "the registers of the threads hold a tile of tile_in by tile_out elements",
                 ("tile_in", "tile_out", "threads", "store_alignment", "copy_bytes"),
                 self._tile_fits_in_registers,
             ),
-            Constraint(
+            self.rule(
                 "a launch has at most 2^31 - 1 blocks, which a larger tile_in or tile_out make fewer",
                 ("tile_in", "tile_out", "store_alignment"),
-                lambda columns: self.sizes(columns).blocks <= MOST_BLOCKS,
+                lambda s: s.blocks <= MOST_BLOCKS,
             ),
             Constraint(
                 "with the layout swizzle, tile_in columns of a vector of vector_width elements have 32 bytes or more",

@@ -27,7 +27,6 @@ from ...space.columns import Bools, Columns, Derived, Ints, derived_once
 from ...space.constraint import Constraint
 from ...space.knob import Knob
 from ...tile_sketch import TileSketch
-from ..block_constraints import block_constraints
 from ..memory_prior import MemoryTraffic, memory_bound_seconds
 from ..peaks import gpu_peaks
 from ..plan import GpuPlan
@@ -252,7 +251,7 @@ class PlaneWindowPlan(GpuPlan):
                 names,
                 lambda c: self.sizes(c).threads <= MOST_THREADS,
             ),
-            *block_constraints(names, self.sizes, MOST_SHARED_BYTES),
+            *self.launch_rules(MOST_SHARED_BYTES),
         )
 
     def _may_share(self, columns: Columns) -> Bools:

@@ -186,16 +186,16 @@ class PointwisePlan(GpuPlan):
     def constraints(self) -> tuple[Constraint, ...]:
         shape = ("vector_width", "unroll", "threads")
         return (
-            Constraint(
+            self.rule(
                 "the unroll vectors of vector_width elements that a thread loads first do not exceed its registers so "
                 "far that the compiler would spill",
                 shape,
                 self._loads_fit,
             ),
-            Constraint(
+            self.rule(
                 "a launch has at most 2^31 - 1 blocks, which a larger vector_width, unroll or threads make fewer",
                 (*shape, "persistent", "unroll_along"),
-                lambda columns: self.sizes(columns).blocks <= MOST_BLOCKS,
+                lambda s: s.blocks <= MOST_BLOCKS,
             ),
             Constraint(
                 "persistent is 0 where the blocks that fit on the device are no fewer than the tiles",
@@ -211,8 +211,8 @@ class PointwisePlan(GpuPlan):
             ),
         )
 
-    def _loads_fit(self, columns: Columns) -> Bools:
-        sizes, limits = self.sizes(columns), self.limits
+    def _loads_fit(self, sizes: PointwiseSizes) -> Bools:
+        limits = self.limits
         available = np.minimum(limits.registers_per_thread, limits.registers_per_multiprocessor // sizes.threads)
         fit: Bools = sizes.loaded_bytes // 4 <= MOST_LOADED * available
         return fit

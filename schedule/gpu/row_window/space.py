@@ -20,7 +20,6 @@ from ...space.columns import Bools, Columns, Derived, Floats
 from ...space.constraint import Constraint
 from ...space.knob import Knob
 from ...tile_sketch import TileSketch
-from ..block_constraints import block_constraints
 from ..memory_prior import TILE_SECONDS, MemoryTraffic, memory_bound_seconds
 from ..peaks import gpu_peaks
 from ..plan import GpuPlan
@@ -90,7 +89,6 @@ class RowWindowPlan(GpuPlan):
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
-        names = tuple(k.name for k in self.knobs)
         return (
             Constraint(
                 "rows_per_cta divides the rows of the outputs",
@@ -102,7 +100,7 @@ class RowWindowPlan(GpuPlan):
                 ("tile_w",),
                 lambda c: self.problem.width.positions(c.ints("tile_w")) <= MOST_NEAR,
             ),
-            *block_constraints(names, self.sizes, MOST_SHARED_BYTES),
+            *self.launch_rules(MOST_SHARED_BYTES),
         )
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:

@@ -95,10 +95,14 @@ class CooperativePlan(GpuPlan):
                 ("rows_per_cta", "ctas_per_sm"),
                 self._is_distinct,
             ),
-            Constraint(
+            self.rule(
                 "several CTAs share a row, each with a vector and with a thread for each column that is in no vector",
                 row,
-                self._has_work,
+                lambda s: (
+                    (s.vectors > (s.cluster_size - 1) * s.vectors_per_cta)
+                    & (s.cluster_size > 1)
+                    & (s.edge_columns <= s.threads_per_row)
+                ),
             ),
             Constraint(
                 "a vector has 4, 8 or 16 bytes of every input, and begins at a multiple of them, where row_storage is "
@@ -122,11 +126,6 @@ class CooperativePlan(GpuPlan):
         groups = -(-rows // own)
         distinct: Bools = (-(-rows // groups) == own) & (2 * groups <= self.target.threads * c.ints("ctas_per_sm"))
         return distinct
-
-    def _has_work(self, c: Columns) -> Bools:
-        s = self.sizes(c)
-        works: Bools = (s.vectors > (s.cluster_size - 1) * s.vectors_per_cta) & (s.cluster_size > 1)
-        return works & (s.edge_columns <= s.threads_per_row)
 
     def _fits(self, c: Columns) -> Bools:
         s = self.sizes(c)

@@ -131,15 +131,15 @@ class RowwisePlan(GpuPlan):
     def _thread_constraints(self) -> tuple[Constraint, ...]:
         """Return which threads can share rows."""
         return (
-            Constraint(
+            self.rule(
                 "threads_per_row times rows_per_cta is a whole number of warps and at most the threads of a CTA",
                 ("threads_per_row", "rows_per_cta"),
-                self._whole_warps,
+                lambda s: (s.threads % self.limits.lanes == 0) & (s.threads <= self.limits.threads_per_block),
             ),
-            Constraint(
+            self.rule(
                 "threads_per_row is at least the number of columns that are in no whole vector",
                 ("vector_width", "threads_per_row"),
-                lambda c: self.sizes(c).edge_columns <= c.ints("threads_per_row"),
+                lambda s: s.edge_columns <= s.threads_per_row,
             ),
             Constraint(
                 "with a cluster_size above 1, threads_per_row is at least a warp",
@@ -189,10 +189,13 @@ class RowwisePlan(GpuPlan):
                 ("vector_width", "threads_per_row", "cluster_size", "broadcast_preload"),
                 self._preload_is_distinct,
             ),
-            Constraint(
+            self.rule(
                 "with joined_moments all threads of a row have the same number of elements",
                 ("vector_width", "threads_per_row", "cluster_size", "joined_moments"),
-                self._moments_are_even,
+                lambda s: (
+                    (s.joined_moments == 0)
+                    | ((s.edge_columns == 0) & (s.vectors_per_thread * s.threads_per_row * s.cluster_size == s.vectors))
+                ),
             ),
         )
 
@@ -219,12 +222,6 @@ class RowwisePlan(GpuPlan):
             ),
         )
 
-    def _whole_warps(self, c: Columns) -> Bools:
-        limits = self.limits
-        threads = c.ints("threads_per_row") * c.ints("rows_per_cta")
-        whole: Bools = (threads % limits.lanes == 0) & (threads <= limits.threads_per_block)
-        return whole
-
     def _preloads_stay_valid(self, c: Columns) -> Bools:
         """A circular buffer's operands are loaded once for all rows, whose first vectors must be at the same column.
         Where every pass reads the row again, a thread takes ``UNROLL`` vectors at a time, whose slots do not say which
@@ -248,12 +245,6 @@ class RowwisePlan(GpuPlan):
             distinct &= (share <= smaller) | (vectors // smaller != preloaded)
         distinct |= share == 0
         return distinct
-
-    def _moments_are_even(self, c: Columns) -> Bools:
-        s = self.sizes(c)
-        taken = s.vectors_per_thread * s.threads_per_row * s.cluster_size
-        even: Bools = (s.joined_moments == 0) | ((s.edge_columns == 0) & (taken == s.vectors))
-        return even
 
     def _takes_few_vectors(self, c: Columns) -> Bools:
         s = self.sizes(c)

@@ -112,16 +112,16 @@ class ScanPlan(GpuPlan):
                 (*self._chunked, across),
                 self._is_shared_out,
             ),
-            Constraint(
+            self.rule(
                 "stages is 1 where a CTA has one chunk of a line",
                 (*self._chunked, across, "stages"),
-                lambda c: (c.ints("stages") == 1) | (self.sizes(c).chunks > 1),
+                lambda s: (s.stages == 1) | (s.chunks > 1),
             ),
-            Constraint(
+            self.rule(
                 "registers and shared memory of a multiprocessor have room for a CTA, and for ctas_per_sm of them with "
                 "line_split cooperative",
                 (*self._chunked, across, "stages"),
-                self._has_room,
+                lambda s: self._resident(s) >= np.where(s.cooperative == 1, s.min_ctas_per_sm, 1),
             ),
             Constraint(
                 "a launch has at most 2^31 - 1 blocks",
@@ -143,11 +143,6 @@ class ScanPlan(GpuPlan):
         whole = c.flags("line_split", LineSplit.NONE.value)
         allowed: Bools = whole | ((s.ctas_per_line > 1) & distinct)
         return allowed
-
-    def _has_room(self, c: Columns) -> Bools:
-        s = self.sizes(c)
-        room: Bools = self._resident(s) >= np.where(s.cooperative == 1, s.min_ctas_per_sm, 1)
-        return room
 
     def _line_vectors(self, c: Columns) -> Ints:
         """Lines, or vectors of lines, that threads take next to each other."""

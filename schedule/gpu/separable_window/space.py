@@ -23,7 +23,6 @@ from ...space.constraint import Constraint
 from ...space.knob import Knob
 from ...tile.load_analysis import flat_offset
 from ...tile_sketch import TileSketch
-from ..block_constraints import block_constraints
 from ..memory_prior import ACCESS_CYCLES, TILE_SECONDS, MemoryTraffic, memory_bound_seconds
 from ..peaks import gpu_peaks
 from ..plan import GpuPlan
@@ -193,7 +192,7 @@ class SeparableWindowPlan(GpuPlan):
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
-        names = tuple(k.name for k in self.knobs)
+        source = self.problem.sliding_loads[0].load.buffer
         return (
             Constraint(
                 "row_tiles divides the tiles of all planes",
@@ -202,30 +201,20 @@ class SeparableWindowPlan(GpuPlan):
                     self._planes * -(-self.problem.height.axis.extent // c.ints("tile_h")) % c.ints("row_tiles") == 0
                 ),
             ),
-            Constraint(
+            self.rule(
                 "where a store has several elements, tiles have whole rows, divide the rows of a plane, and consist of "
                 "whole vectors",
-                names,
-                self._vectors_fit,
+                None,
+                lambda s: (s.store_width == 1) | self._is_stored_by(s, s.store_width),
             ),
-            Constraint(
+            self.rule(
                 "with bulk_copies a store has several elements, and the input has at least those that are copied for a "
                 "tile",
-                names,
-                self._is_copyable,
+                None,
+                lambda s: (s.staged == 0) | ((s.store_width > 1) & (s.staged <= source.elements)),
             ),
-            *block_constraints(names, self.sizes, MOST_SHARED_BYTES),
+            *self.launch_rules(MOST_SHARED_BYTES),
         )
-
-    def _vectors_fit(self, columns: Columns) -> Bools:
-        sizes = self.sizes(columns)
-        fit: Bools = (sizes.store_width == 1) | self._is_stored_by(sizes, sizes.store_width)
-        return fit
-
-    def _is_copyable(self, columns: Columns) -> Bools:
-        sizes, source = self.sizes(columns), self.problem.sliding_loads[0].load.buffer
-        fit: Bools = (sizes.staged == 0) | ((sizes.store_width > 1) & (sizes.staged <= source.elements))
-        return fit
 
     def _is_stored_by(self, sizes: SeparableWindowSizes, width: Ints | int) -> Bools:
         """Return where tiles may be stored by vectors of so many elements."""

@@ -82,28 +82,18 @@ class SkinnyMmaPlan(GpuPlan):
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
-        limits = self.limits
-
-        def registers(columns: Columns) -> Bools:
-            size = self.sizes(columns)
-            return limits.resident_blocks(size.threads, size.registers, 0) >= size.ctas_per_sm
-
-        def shared_memory(columns: Columns) -> Bools:
-            size = self.sizes(columns)
-            return size.shared_bytes <= size.shared_limit
-
         return (
-            Constraint(
+            self.rule(
                 "the registers of ctas_per_sm blocks of warps_n times warps_k warps fit on a multiprocessor, "
                 "with atoms_n times as many accumulators as there are atoms of 8 rows",
                 ("atoms_n", "warps_n", "warps_k", "ctas_per_sm"),
-                registers,
+                lambda s: self.limits.resident_blocks(s.threads, s.registers, 0) >= s.ctas_per_sm,
             ),
-            Constraint(
+            self.rule(
                 f"{LEAST_STAGES} stages of tile_k elements for all warps, and their partial accumulators, fit in the "
                 "shared memory of each of ctas_per_sm blocks",
-                tuple(k.name for k in self.knobs),
-                shared_memory,
+                None,
+                lambda s: s.shared_bytes <= s.shared_limit,
             ),
         )
 

@@ -115,60 +115,37 @@ class SkinnyTmaPlan(GpuPlan):
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
-        limits = self.limits
-
-        def left_operand(columns: Columns) -> Bools:
-            holds: Bools = (columns.ints("swap_ab") == 0) | (columns.ints("mma_n") == WGMMA_M)
-            return holds
-
-        def boxes(columns: Columns) -> Bools:
-            mma_n, warpgroups = columns.ints("mma_n"), columns.ints("consumer_warpgroups")
-            if self.b_is_k_major:
-                return mma_n * warpgroups <= MAX_BOX_EXTENT
-            holds: Bools = mma_n % SWIZZLE_128B_ELEMENTS == 0
-            return holds
-
         least_stages = min(next(k for k in self.knobs if k.name == "stages").values)
-
-        def filled(columns: Columns) -> Bools:
-            stages = columns.ints("stages")
-            holds: Bools = (stages == self.sizes(columns).stages) | (stages == least_stages)
-            return holds
-
-        def registers(columns: Columns) -> Bools:
-            size = self.sizes(columns)
-            return limits.resident_blocks(size.threads, size.registers, 0) >= size.ctas_per_sm
-
-        def shared_memory(columns: Columns) -> Bools:
-            size = self.sizes(columns)
-            return size.shared_bytes <= size.shared_limit
-
         return (
-            Constraint(f"with swap_ab, mma_n is {WGMMA_M}, the rows of wgmma", ("swap_ab", "mma_n"), left_operand),
-            Constraint(
+            self.rule(
+                f"with swap_ab, mma_n is {WGMMA_M}, the rows of wgmma",
+                ("swap_ab", "mma_n"),
+                lambda s: (s.swap_ab == 0) | (s.mma_n == WGMMA_M),
+            ),
+            self.rule(
                 f"consumer_warpgroups times mma_n is at most {MAX_BOX_EXTENT}, the rows of a TMA box"
                 if self.b_is_k_major
                 else f"mma_n is a multiple of {SWIZZLE_128B_ELEMENTS}, the side of the TMA boxes of an N-major B",
                 ("mma_n", "consumer_warpgroups"),
-                boxes,
+                lambda s: s.block_n <= MAX_BOX_EXTENT if self.b_is_k_major else s.mma_n % SWIZZLE_128B_ELEMENTS == 0,
             ),
             Constraint(
                 f"stages is no larger than the number of tiles of {wgmma_atom(self.product).line} times k_atoms "
                 f"elements of k for each of split_k blocks, or is {least_stages}",
                 ("k_atoms", "stages", "split_k"),
-                filled,
+                lambda c: (c.ints("stages") == self.sizes(c).stages) | (c.ints("stages") == least_stages),
             ),
-            Constraint(
+            self.rule(
                 "the registers of ctas_per_sm blocks of consumer_warpgroups and a producer warp fit on a "
                 "multiprocessor, with the accumulators of mma_n outputs",
                 ("swap_ab", "mma_n", "consumer_warpgroups", "ctas_per_sm"),
-                registers,
+                lambda s: self.limits.resident_blocks(s.threads, s.registers, 0) >= s.ctas_per_sm,
             ),
-            Constraint(
+            self.rule(
                 "all stages of k_atoms, or the accumulators of the block, fit in the shared memory of each of "
                 "ctas_per_sm blocks",
-                tuple(k.name for k in self.knobs),
-                shared_memory,
+                None,
+                lambda s: s.shared_bytes <= s.shared_limit,
             ),
         )
 

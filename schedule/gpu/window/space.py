@@ -138,28 +138,22 @@ class WindowPlan(GpuPlan):
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
-        names = tuple(k.name for k in self.knobs)
+        # The estimate is sound: nearly all kernels beyond it spill (compiled for 3x3, 5x5 and 7x7 windows).
         return (
-            Constraint(
+            self.rule(
                 "the registers of a multiprocessor hold the pixels, the filter and the accumulators that a block of "
                 "threads needs for its tiles of tile_h by tile_w outputs and vector_width channels; a thread with one "
                 "output needs each value once, so that it holds few",
-                names,
-                self._registers_fit,
+                None,
+                lambda s: (s.resident >= 1) | ((s.tile_w == 1) & (s.tile_h == 1)),
             ),
-            Constraint(
+            self.rule(
                 "a launch has at most 2^31 - 1 blocks, which a larger vector_width, tile_w, tile_h or threads make "
                 "fewer",
-                names,
-                lambda columns: self.sizes(columns).blocks <= MOST_BLOCKS,
+                None,
+                lambda s: s.blocks <= MOST_BLOCKS,
             ),
         )
-
-    def _registers_fit(self, columns: Columns) -> Bools:
-        """The estimate is sound: nearly all kernels beyond it spill (compiled for 3x3, 5x5 and 7x7 windows)."""
-        sizes = self.sizes(columns)
-        fit: Bools = (sizes.resident >= 1) | ((sizes.tile_w == 1) & (sizes.tile_h == 1))
-        return fit
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
         by_rules = self._promising_by_rules(columns)
