@@ -247,9 +247,9 @@ class _GemmKernelWriter:
                 with w.loop("k_iter", s.k_iters) as k_iter:
                     fill = number * s.k_iters + k_iter
                     with w.when(self.roles.produces), w.when(self.roles.elected):
-                        mainloop.load(loaded, k_iter, fill, mainloop.has_taps(loaded, k_iter))
+                        mainloop.load(loaded, k_iter, fill, mainloop.k_iterations.has_taps(loaded, k_iter))
                     with w.when(consumes):
-                        exists = mainloop.has_taps(at, k_iter)
+                        exists = mainloop.k_iterations.has_taps(at, k_iter)
                         mainloop.multiply(accumulators, at, k_iter, fill, self._has_rows(at), exists)
             with w.when(consumes):
                 if parity is not None:
@@ -294,7 +294,7 @@ class _GemmKernelWriter:
 
         def load_scales(k_iter: Expr) -> None:
             if scales is not None:
-                k = mainloop.k_place(at, first + k_iter + self.roles.lane % SHARERS)
+                k = mainloop.k_iterations.k_place(at, first + k_iter + self.roles.lane % SHARERS)
                 self.promotion.load_scales(scales, {**self._warpgroup_origin(at), "k": k})
 
         def take_scales(k_iter: Expr) -> Expr | None:

@@ -14,44 +14,27 @@ loads run ahead into the next tile while the epilogue stores this one. ``tensor_
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from functools import cached_property
 from itertools import product
-from math import prod
 from typing import Generic, TypeVar
 
 from ....core.dtypes import INDEX
 from ....ir.buffer import Buffer, MemoryScope
-from ....ir.expr import WARP_LANES, Expr, Load, Logic, LogicOp, Select, Var, index, logical_and
+from ....ir.expr import WARP_LANES, Expr, Load, Select, Var, index, logical_and
 from ....ir.gpu.mbarrier import MbarrierArrive, MbarrierArriveExpectTx, MbarrierInit, MbarrierWait
 from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS, WGMMA_M, WarpgroupMma, WarpgroupMmaWait
 from ....ir.rewrite import free_variables
-from ....ir.simplify import prove
 from ....ir.verifier.wgmma import MAX_PENDING
 from ....te.functions import equal, negated
 from ...problems.gemm import Gemm
-from ...problems.implicit_gemm import filters_exist
-from ...tile.delinearize import axis_indices
 from ...tile.names import FreshNameWriter
 from ..tma_view import operand_view
 from .block_scales import allocate_scale_stages
-from .k_atoms import (
-    can_load_im2col,
-    joined_groups,
-    k_atom_count,
-    k_atom_place,
-    multiplied_k,
-    phase_axes,
-    row_depth,
-    table_entry,
-    tap_exists,
-)
+from .k_atoms import can_load_im2col, joined_groups, multiplied_k, row_depth
+from .k_iterations import KIterations
 from .mma_atom import find_atom, pair_count, promoted_k_atoms, wgmma_atom
 from .operand_stages import NO_MULTICAST, Multicast, allocate_stages, multicast_mask
 from .sizes import WARPGROUP_WARPS, GemmSizes
 from .tile_scheduler import TileScheduler
-
-K_ROTATIONS, LEAST_ROTATED = 4, 16
-"""The products of a batch begin at so many different places of ``k``, if they have at least so many k iterations."""
 
 
 class WarpRoles:
@@ -111,6 +94,7 @@ class GemmMainloop(ABC, Generic[A]):
         self.groups = joined_groups(gemm)
         self.b = allocate_stages(w, "b", gemm.all_b, "n", *b, joined_groups=self.groups, end=self._n_end)
         self.scales = tuple(allocate_scale_stages(w, gemm, s.stages, s.k_atoms, s.tile_m, s.tile_n))
+        self.k_iterations = KIterations(gemm, s, k_rank, (*self.a.loads, *self.b.loads))
 
     @property
     def _m_end(self) -> int | Expr | None:
@@ -169,49 +153,8 @@ class GemmMainloop(ABC, Generic[A]):
                     k_iter = other // size + number * readers
                     with w.when(k_iter < k_iters):
                         for k_atom in filter(operand.holds, range(s.k_atoms)):
-                            for box in operand.prefetch({**at, **self._place(k_iter, k_atom)}):
+                            for box in operand.prefetch({**at, **self.k_iterations.place(k_iter, k_atom)}):
                                 w.emit(box)
-
-    def has_taps(self, at: Mapping[str, Expr], k_iter: Expr) -> Expr | None:
-        """Return whether a k iteration of the tile at ``at`` has a tap that its phase has; None where all have. The
-        first one of a tile that has none counts, too, since it overwrites the accumulators."""
-        if self._first_taps is None:
-            return None
-        found: Expr = equal(k_iter, self._first_iteration(at))
-        for k_atom in range(self.s.k_atoms):
-            here = {**at, **self._place(self._block(at, k_iter), k_atom)}
-            found = Logic(LogicOp.OR, found, tap_exists(self.gemm, here))
-        return found
-
-    def _first_iteration(self, at: Mapping[str, Expr]) -> Expr:
-        """Return the first k iteration of the tile at ``at`` that has a tap."""
-        assert self._first_taps is not None
-        phase: Expr = index(0)
-        for axis in phase_axes(self.gemm):
-            phase = phase * axis.extent + at[axis.name]
-        return table_entry(phase if self.s.split_k == 1 else phase * self.s.split_k + self.k_rank, self._first_taps)
-
-    @cached_property
-    def _first_taps(self) -> list[int] | None:
-        """The first k iteration that has a tap, for each phase and each CTA that shares a tile; None where all
-        iterations have one."""
-        s, gemm = self.s, self.gemm
-        if gemm.window is None or not filters_exist(gemm) or s.tensor_columns:
-            return None
-        firsts, whole = list[int](), True
-        for phase in range(prod(a.extent for a in phase_axes(self.gemm))):
-            at = dict(axis_indices(index(phase), phase_axes(self.gemm)))
-            for rank in range(s.split_k):
-                found = [
-                    any(
-                        prove(tap_exists(self.gemm, {**at, **self._place(index(k_iter * s.split_k + rank), n)}), {})
-                        for n in range(s.k_atoms)
-                    )
-                    for k_iter in range(s.k_iters)
-                ]
-                firsts.append(found.index(True) if True in found else 0)
-                whole &= all(found)
-        return None if whole else firsts
 
     def load(self, at: Mapping[str, Expr], k_iter: Expr, fill: Expr, exists: Expr | None = None) -> None:
         """Issue the loads of a k iteration of the tile at ``at``, where there is anything to multiply (``exists``).
@@ -226,47 +169,15 @@ class GemmMainloop(ABC, Generic[A]):
         size = self.a.arriving_bytes(at) + of_b + sum(scales.stage_bytes for scales in self.scales)
         size = size if exists is None else Select(exists, index(0) + size, index(0))
         w.emit(MbarrierArriveExpectTx(barriers.full, stage, size))
-        block = self._block(at, k_iter)
+        block = self.k_iterations.block(at, k_iter)
         with w.when(exists):
             for k_atom in range(s.k_atoms):
-                here = {**at, **self._place(block, k_atom)}
+                here = {**at, **self.k_iterations.place(block, k_atom)}
                 self.a.load(w, fill, k_atom, here, barriers.full)
                 with w.when(first):
                     self.b.load(w, fill, k_atom, here, barriers.full)
                 for scales in self.scales:
                     w.emit(scales.load(stage, k_atom, here, barriers.full))
-
-    def _block(self, at: Mapping[str, Expr], k_iter: Expr) -> Expr:
-        """Return which block of k this CTA takes in a k iteration. CTAs that share a tile read neighbours along k at
-        about the same time: they lie in the same pages of memory."""
-        block = self._rotated(at, k_iter)
-        return block if self.s.split_k == 1 else block * self.s.split_k + self.k_rank
-
-    def k_place(self, at: Mapping[str, Expr], k_iter: Expr) -> Expr:
-        """Return where the first atom of a k iteration begins along ``k``."""
-        return self._place(self._block(at, k_iter), 0)["k"]
-
-    def _place(self, block: Expr, k_atom: int) -> dict[str, Expr]:
-        """Return where an atom of a block of k begins (axis -> index)."""
-        s = self.s
-        may_exceed = s.k_iters * s.split_k * s.k_atoms > k_atom_count(self.gemm)
-        return k_atom_place(self.gemm, block * s.k_atoms + k_atom, may_exceed=may_exceed)
-
-    def _rotated(self, at: Mapping[str, Expr], k_iter: Expr) -> Expr:
-        """Return which block of ``k`` a k iteration takes: neighbours in a batch begin at other quarters of ``k``.
-
-        Rows of operands often lie a power of two apart. If a whole batch were read in step, few channels of memory at a
-        time would have to serve it: 32 products 128x128x4096 take an H200 19.6 us so, not 18.7.
-        """
-        names = {a.name for a in self.gemm.batch} if self.gemm.window is None else set()
-        loads = (*self.a.loads, *self.b.loads)
-        batched = all(names <= {v for i in load.indices for v in free_variables(i)} for load in loads)
-        if not names or not batched or self.s.k_iters < LEAST_ROTATED:
-            return k_iter
-        member: Expr = index(0)
-        for axis in self.gemm.batch:
-            member = member * axis.extent + at[axis.name]
-        return (k_iter + member % K_ROTATIONS * (self.s.k_iters // K_ROTATIONS)) % self.s.k_iters
 
     @property
     @abstractmethod
@@ -332,7 +243,7 @@ class WgmmaMainloop(GemmMainloop[Buffer]):
         s, w = self.s, self.w
         self.await_stage(fill)
         follows = k_iter > 0
-        goes_on = follows if exists is None else k_iter > self._first_iteration(at)
+        goes_on = follows if exists is None else k_iter > self.k_iterations.first(at)
         count = min(s.k_atoms * s.atoms_m * self.groups, MAX_PENDING)
         mmas = list(self._mmas(accumulators, at, fill, goes_on, range(s.atoms_m)))
         with w.when(has_rows, exists):
