@@ -4,9 +4,9 @@ does at its representative extent."""
 from collections.abc import Mapping
 from math import prod
 
-from ..ir.expr import Binary, Compare, Expr, Load, Logic, Select, Unary, walk
+from ..ir.expr import Binary, Compare, Expr, Load, Logic, Select, Unary
 from ..ir.linear_form import affine_form
-from ..ir.rewrite import free_variables
+from ..ir.rewrite import free_variables, loads_of
 from .contraction import contraction_of
 from .contraction_path import contraction_paths
 from .dynamic import at_representative
@@ -71,7 +71,7 @@ def minimum_bytes(workload: Workload) -> int:
     read = dict.fromkeys((tensor.name for tensor in workload.inputs), 0)
     for stage in workload.stages:
         extents = {a.name: a.extent for a in (*stage.axes, *stage.reduce_axes)}
-        for load in dict.fromkeys(e for e in walk(stage.body) if isinstance(e, Load) and e.buffer.name in read):
+        for load in dict.fromkeys(e for e in loads_of(stage.body) if e.buffer.name in read):
             read[load.buffer.name] += _elements_read(load, extents)
     inputs = sum(min(tensor.elements, read[tensor.name]) * tensor.dtype.bytes for tensor in workload.inputs)
     return inputs + sum(tensor.bytes for tensor in workload.output_buffers)

@@ -11,6 +11,7 @@ from ..core.dtypes import DType
 from ..core.streams import stream
 from ..ir.buffer import Buffer
 from ..ir.expr import Load, walk
+from ..ir.rewrite import loads_of
 from .groups import all_row_groups, draw_sizes
 from .index import loaded_index
 from .packed_floats import e8m0_of
@@ -68,7 +69,7 @@ def _places(workload: Workload) -> dict[str, int]:
     """For each input that is an index of another tensor: the extent of the dimension, the least of several."""
     found: dict[str, int] = {}
     for stage in workload.stages:
-        for load in (e for e in walk(stage.body) if isinstance(e, Load)):
+        for load in loads_of(stage.body):
             for i, extent in zip(load.indices, load.buffer.shape, strict=True):
                 loaded = loaded_index(i, extent)
                 for inner in () if loaded is None else walk(loaded):

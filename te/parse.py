@@ -45,6 +45,7 @@ from ..ir.expr import (
     Var,
     walk,
 )
+from ..ir.rewrite import loads_of
 from .check import check
 from .limits import MAX_DEPTH, MAX_TENSORS
 from .packed_floats import e2m1, e8m0
@@ -202,7 +203,7 @@ class _TextParser:
         return found
 
     def workload(self) -> Workload:
-        read = {e.buffer.name for stage in self.stages for e in walk(stage.body) if isinstance(e, Load)}
+        read = {load.buffer.name for stage in self.stages for load in loads_of(stage.body)}
         outputs = tuple(s.name for s in self.stages if s.name in self.marked or s.name not in read)
         made = Workload(
             *(tuple(self.inputs), tuple(self.stages), outputs, frozenset(self.constants), self.precision),

@@ -40,7 +40,7 @@ from ...ir.expr import (
     walk,
 )
 from ...ir.linear_form import LinearForm, affine_form
-from ...ir.rewrite import free_variables, map_loads, substitute
+from ...ir.rewrite import free_variables, loads_of, map_loads, substitute
 from ...te.dynamic import dynamic_axes, dynamic_extents
 from ...te.functions import any_of, negated
 from ...te.inline import inline_stages
@@ -221,7 +221,7 @@ class _Recogniser:
 
     def _homogeneous(self, stage: Stage) -> _HomogeneousSum | None:
         """``stage`` as a homogeneous sum, on the common axes."""
-        loads = [e for e in walk(stage.body) if isinstance(e, Load) and e.buffer.name == self.top.name]
+        loads = [e for e in loads_of(stage.body) if e.buffer.name == self.top.name]
         at: dict[str, Expr] = {stage.reduce_axes[0].name: Var("n")}
         if not loads or any(load.indices != loads[0].indices for load in loads):
             return None
@@ -248,7 +248,7 @@ class _Recogniser:
         )
 
     def _attention(self, total: _HomogeneousSum, sum_: _HomogeneousSum) -> Attention | None:
-        products = {e for e in walk(sum_.score.value) if isinstance(e, Load) and e.buffer.name == self.product.name}
+        products = {e for e in loads_of(sum_.score.value) if e.buffer.name == self.product.name}
         extents = {f"row{n}": a.extent for n, a in enumerate(self.top.axes) if a.extent > 1}
         d = next((a.extent for a in sum_.stage.axes if sum_.at.get(a.name) == Var("d")), 1)
         if len(products) != 1 or len(self.product.reduce_axes) != 1 or self.product.tensor.dtype != float32:
@@ -376,7 +376,7 @@ def _with_a_row(load: Load) -> Load:
 
 
 def _reads(e: Expr, name: str) -> bool:
-    return any(isinstance(x, Load) and x.buffer.name == name for x in walk(e))
+    return any(load.buffer.name == name for load in loads_of(e))
 
 
 def _rounded_to(body: Expr, top: str) -> DType:
@@ -556,7 +556,7 @@ def _bound(mask: Expr) -> KeyBound | None:
 def _axes_read(output: Stage, sum_: _HomogeneousSum) -> dict[str, Expr] | None:
     """Return the axes of the output on the common ones, found from where it reads the sum; None where it reads it in
     several places, or has other axes."""
-    loads = {e for e in walk(output.body) if isinstance(e, Load) and e.buffer.name == sum_.stage.name}
+    loads = {e for e in loads_of(output.body) if e.buffer.name == sum_.stage.name}
     if len(loads) != 1:
         return None
     at: dict[str, Expr] = {}

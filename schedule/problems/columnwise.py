@@ -22,7 +22,7 @@ from math import prod
 from ...ir.buffer import Buffer
 from ...ir.expr import Expr, Load, Var, walk
 from ...ir.linear_form import LinearForm, affine_form
-from ...ir.rewrite import substitute
+from ...ir.rewrite import loads_of, substitute
 from ...te.inline import inline_stages
 from ...te.workload import Stage, Workload
 from .rowwise import ComputedTensor, ReducedTensor, column_axis, inlined_into_readers, is_below
@@ -182,7 +182,7 @@ def _axis_order_of(stage: Stage) -> _AxisOrder | None:
     """Return the order by the first load that reads the whole input. None where no load has reduced axes together in
     front of at least one kept axis, and the others behind all kept ones."""
     kept, reduced = [a.name for a in stage.axes], [a.name for a in stage.reduce_axes]
-    for load in (e for e in walk(stage.body) if isinstance(e, Load)):
+    for load in loads_of(stage.body):
         forms = [affine_form(i) for i in load.indices]
         order = [n for f in forms for n in (*kept, *reduced) if f == LinearForm({Var(n): 1})]
         if len(order) != len(forms) or sorted(order) != sorted([*kept, *reduced]):
@@ -256,19 +256,19 @@ def _with_inputs(problem: ColumnwiseProblem) -> ColumnwiseProblem | None:
 
     found, is_chained = set[str](), False
     for reduction in problem.reductions:
-        loads = [e for e in walk(reduction.body) if isinstance(e, Load)]
+        loads = loads_of(reduction.body)
         chained = [e for e in loads if e.buffer.name in found and [affine_form(i) for i in e.indices] == of_column]
         is_chained |= bool(chained)
         if not all(is_allowed(e) for e in loads if e not in chained) or not any(e.buffer.name in inputs for e in loads):
             return None
         found.add(reduction.tensor.name)
     for output in problem.elementwise_outputs:
-        for load in (e for e in walk(output.body) if isinstance(e, Load)):
+        for load in loads_of(output.body):
             own_column = [affine_form(i) for i in load.indices] == of_column
             if not (own_column if load.buffer.name in results else is_allowed(load)):
                 return None
     for output in problem.outputs:
-        for load in (e for e in walk(output.body) if isinstance(e, Load)):
+        for load in loads_of(output.body):
             own_element = [affine_form(i) for i in load.indices] == of_column
             if load.buffer.name in inputs or (load.buffer.name in results and not own_element):
                 return None

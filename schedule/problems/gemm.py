@@ -21,7 +21,7 @@ from ...ir.buffer import Buffer
 from ...ir.expr import Binary, BinaryOp, Cast, Const, Expr, Load, Unary, UnaryOp, Var, index, rebuild, walk
 from ...ir.gpu.tcgen05 import BLOCK_SCALED_ATOMS, BlockScaledAtom
 from ...ir.linear_form import LinearForm, flat_form, linear_form
-from ...ir.rewrite import free_variables, map_loads, substitute
+from ...ir.rewrite import free_variables, loads_of, map_loads, substitute
 from ...te.contraction import Contraction, contraction_of, pairwise_reduction_of
 from ...te.dynamic import row_extent
 from ...te.groups import draw_sizes
@@ -512,7 +512,7 @@ def operand_of(body: Expr, own: str) -> Operand:
     if not isinstance(inner, Load):
         return Operand(body, None, 0, 0)
     form = element_form(inner)
-    if any(isinstance(e, Load) for term in form.terms for e in walk(term)):
+    if any(loads_of(term) for term in form.terms):
         return Operand(body, None, 0, 0)
     return Operand(body, inner, form.coefficient(own), form.coefficient("k"))
 

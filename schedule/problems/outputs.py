@@ -63,7 +63,7 @@ def _is_at(load: Load, point: tuple[Expr, ...]) -> bool:
 
 def has_indirect_load(stage: Stage) -> bool:
     """Return whether an index of some load is itself loaded, as in a gather."""
-    return any(isinstance(e, Load) for load in loads_of(stage.body) for i in load.indices for e in walk(i))
+    return any(loads_of(i) for load in loads_of(stage.body) for i in load.indices)
 
 
 def _is_small(body: Expr) -> bool:

@@ -190,7 +190,7 @@ def _in_output_order(masked: MaskedLoad, problem: Pointwise) -> bool:
     innermost axis, and with larger strides along outer axes. The outer strides may be in any order where enough
     elements are contiguous."""
     offset = flat_offset(masked.load)
-    if offset is None or any(isinstance(e, Load) for i in masked.load.indices for e in walk(i)):
+    if offset is None or any(loads_of(i) for i in masked.load.indices):
         return False
     strides = [offset.coefficient(a.name) for a in problem.axes if a.extent > 1]
     if not strides:

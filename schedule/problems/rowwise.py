@@ -13,7 +13,7 @@ Here c is the row axis, and n and p are column axes. A row is made of segments: 
 the next ones along n stand further on.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, takewhile
 from math import gcd, prod
@@ -23,7 +23,7 @@ from ...core.dtypes import float32, float64
 from ...ir.buffer import Buffer
 from ...ir.expr import Binary, BinaryOp, Const, Expr, Load, Ramp, Unary, UnaryOp, Var, index, minimum, walk
 from ...ir.linear_form import LinearForm, affine_form
-from ...ir.rewrite import free_variables, map_loads, substitute
+from ...ir.rewrite import free_variables, loads_of, map_loads, substitute
 from ...te.dynamic import row_extent
 from ...te.inline import MAX_INLINED_NODES, inline_stages
 from ...te.workload import Axis, Reducer, Stage, Workload
@@ -136,7 +136,7 @@ class RowwiseProblem:
     def reads_segments(self) -> bool:
         """Whether something is read that depends on some column axes alone."""
         bodies = [r.body for r in self.reductions] + [c.body for c in self.elementwise_outputs]
-        return any(0 < _columns_of(load) < len(self.columns) for body in bodies for load in _loads(body))
+        return any(0 < _columns_of(load) < len(self.columns) for body in bodies for load in loads_of(body))
 
     @property
     def segment(self) -> int:
@@ -250,7 +250,7 @@ class RowwiseProblem:
 
     def broadcasts_in(self, bodies: Sequence[Expr]) -> tuple[Load, ...]:
         """Return the broadcast loads of some bodies, each once."""
-        loads = {load for body in bodies for load in _loads(body)}
+        loads = {load for body in bodies for load in loads_of(body)}
         return tuple(load for load in self.broadcast_loads if load in loads)
 
 
@@ -368,7 +368,7 @@ def _axes_of(stage: Stage) -> _Axes | None:
     where there is no such load."""
     axes, kept = (*stage.axes, *stage.reduce_axes), len(stage.axes)
     plain, rows = tuple(range(len(axes))), tuple(a.extent for a in stage.axes)
-    read = [_dimensions_of(load, axes) for load in _loads(stage.body)]
+    read = [_dimensions_of(load, axes) for load in loads_of(stage.body)]
     if plain in (_with_axes_of_one(d, axes) for d in read):
         columns = {a.name: Var(column_axis(n)) for n, a in enumerate(stage.reduce_axes)}
         return _Axes(rows, tuple(a.extent for a in stage.reduce_axes), (), columns)
@@ -438,7 +438,7 @@ def _with_loads(p: RowwiseProblem) -> RowwiseProblem | None:
     extents = dict(zip((*row_names, *column_names), (*p.rows, *p.columns), strict=True))
     outputs = (*p.elementwise_outputs, *p.per_row_outputs)
     for body in (*(r.body for r in p.reductions), *(c.body for c in outputs)):
-        for load in _loads(body):
+        for load in loads_of(body):
             kind = _kind_of(load, own, extents)
             if kind is None:
                 return None
@@ -462,7 +462,7 @@ def _is_product(body: Expr, p: RowwiseProblem, row_inputs: Mapping[str, Buffer])
     """Return whether a reduction is a product for another class. It is where it reads something that depends on some of
     the column axes alone, and something else beside the row inputs, since a sum over one of the axes comes first then,
     as in ``x[i] * A[i, j] * y[j]``. It is, too, where a matrix of one row is multiplied."""
-    others = [n for load in {*_loads(body)} if load.buffer.name not in row_inputs and (n := _columns_of(load))]
+    others = [n for load in {*loads_of(body)} if load.buffer.name not in row_inputs and (n := _columns_of(load))]
     one_row = p.order != () and 1 in p.rows
     return len(others) > 0 and (one_row or (len(others) > 1 and min(others) < len(p.columns)))
 
@@ -472,12 +472,8 @@ def _columns_of(load: Load) -> int:
     return sum(name.startswith(_COLUMN_AXIS) for name in free_variables(load))
 
 
-def _loads(body: Expr) -> Iterator[Load]:
-    return (e for e in walk(body) if isinstance(e, Load))
-
-
 def _reads(body: Expr, tensors: Mapping[str, Buffer]) -> bool:
-    return any(load.buffer.name in tensors for load in _loads(body))
+    return any(load.buffer.name in tensors for load in loads_of(body))
 
 
 def _variables(names: Sequence[str]) -> list[LinearForm | None]:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from math import prod
 
 from ...ir.buffer import Buffer
-from ...ir.expr import Expr, Load, walk
+from ...ir.expr import Expr, Load
+from ...ir.rewrite import loads_of
 from ...te.inline import inline_stages
 from ...te.scan import scan_of
 from ...te.workload import Axis, Stage, Workload
@@ -129,6 +130,6 @@ def scan_problem(workload: Workload) -> ScanProblem | None:
 def _is_scattered(load: Load, lane: Axis) -> bool:
     """Return whether neighbours along ``lane`` are read from places that are neither neighbours nor the same."""
     offset = flat_offset(load)
-    if offset is None or any(isinstance(e, Load) for i in load.indices for e in walk(i)):
+    if offset is None or any(loads_of(i) for i in load.indices):
         return True
     return offset.coefficient(lane.name) not in (0, 1)

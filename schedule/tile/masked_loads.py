@@ -3,7 +3,8 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ...ir.expr import Const, Expr, Load, Logic, LogicOp, Select, conjunction, logical_and, rebuild, walk
+from ...ir.expr import Const, Expr, Load, Logic, LogicOp, Select, conjunction, logical_and, rebuild
+from ...ir.rewrite import loads_of
 from ...te.functions import negated
 
 
@@ -75,4 +76,4 @@ def _visit(expr: Expr, masks: tuple[Expr, ...], f: Callable[[MaskedLoad, Expr], 
 
 def _on_axes(condition: Expr) -> bool:
     """Return whether ``condition`` reads no tensor."""
-    return not any(isinstance(e, Load) for e in walk(condition))
+    return not loads_of(condition)

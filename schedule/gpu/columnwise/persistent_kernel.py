@@ -33,12 +33,12 @@ from ....ir.expr import (
     maximum,
     minimum,
     rebuild,
-    walk,
 )
 from ....ir.gpu.async_copy import CopyAsync, CopyAsyncCommit, CopyAsyncWait
 from ....ir.gpu.barrier import SyncScope
 from ....ir.gpu.cluster import ClusterLoadWait
 from ....ir.gpu.grid_barrier import GridBarrierArrive, GridBarrierWait
+from ....ir.rewrite import loads_of
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ....te.functions import cast, equal, negated
 from ....te.workload import Workload
@@ -330,7 +330,7 @@ class _Tile:
 
     def _load_columns(self, bodies: Sequence[Expr]) -> None:
         """Load what bodies need of each column, where it is not there yet."""
-        wanted = {e for body in bodies for e in walk(body) if isinstance(e, Load)}
+        wanted = {e for body in bodies for e in loads_of(body)}
         for n, load in enumerate(self.problem.column_loads):
             if load in wanted and load not in self.of_columns:
                 buffer = self.of_columns[load] = self._vector(f"of_column{n}", load.dtype)
@@ -523,13 +523,13 @@ class _Tile:
 
     def _inputs_of(self, bodies: Sequence[Expr]) -> list[Buffer]:
         """Return the inputs that bodies read."""
-        names = {e.buffer.name for body in bodies for e in walk(body) if isinstance(e, Load)}
+        names = {e.buffer.name for body in bodies for e in loads_of(body)}
         return [b for b in self.problem.inputs if b.name in names]
 
     def _row_vectors(self, bodies: Sequence[Expr], row: Expr) -> Mapping[Load, Buffer]:
         """Load the vectors of a row that bodies need besides inputs. What is not contiguous has none."""
         vectors: dict[Load, Buffer] = {}
-        wanted = {e for body in bodies for e in walk(body) if isinstance(e, Load)}
+        wanted = {e for body in bodies for e in loads_of(body)}
         for n, load in enumerate(self.problem.other_loads):
             if (
                 load in wanted

@@ -30,8 +30,8 @@ from ....ir.expr import (
     maximum,
     minimum,
     rebuild,
-    walk,
 )
+from ....ir.rewrite import loads_of
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ....te.functions import equal, negated
 from ....te.workload import Axis, Stage
@@ -108,7 +108,7 @@ def runs_of_vector(problem: Pointwise, masked: MaskedLoad, width: int) -> tuple[
     same element, or elements of 16 bits that two aligned chunks hold. There are none where each element is loaded
     alone, or where all vectors, or pieces of them, are aligned."""
     dtype, lane = masked.load.dtype, problem.lane_axis.name
-    loaded_index = any(isinstance(e, Load) for i in masked.load.indices for e in walk(i))
+    loaded_index = any(loads_of(i) for i in masked.load.indices)
     if not problem.scattered or problem.dynamic is not None or loaded_index or is_own_element(problem, masked):
         return ()
     if width == 1 or masked.load.buffer.elements < width or not depends_on(masked, lane):
