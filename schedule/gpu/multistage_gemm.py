@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 from ...ir.buffer import Buffer, MemoryScope
 from ...ir.expr import WARP_LANES, Expr, index
 from ...ir.stmt import HardwareAxis, Kernel
+from ..loop_nest.nest import KERNEL_NAME
 from ..problems.gemm import Gemm
 from ..space.columns import Ints
 from ..tile.names import FreshNameWriter
@@ -65,8 +66,8 @@ class MultistageSizes(Generic[N]):
 class MultistageGemmWriter(ABC):
     """Writes the kernel of one setting. Subclasses write the main loop and the epilogue."""
 
-    def __init__(self, gemm: Gemm, name: str, sizes: MultistageSizes[int]) -> None:
-        self.gemm, self.name, self._sizes = gemm, name, sizes
+    def __init__(self, gemm: Gemm, sizes: MultistageSizes[int]) -> None:
+        self.gemm, self._sizes = gemm, sizes
         self.distance = max(sizes.stages - 1, 1)
         """How many k iterations ahead stages are filled."""
         self.w = FreshNameWriter(gemm.names)
@@ -98,7 +99,7 @@ class MultistageGemmWriter(ABC):
         ]
         if s.split_k == 1:
             del axes[1]
-        with w.launch(self.name, axes, min_blocks=s.ctas_per_sm) as numbers:
+        with w.launch(KERNEL_NAME, axes, min_blocks=s.ctas_per_sm) as numbers:
             warp, self.lane = numbers[-2], numbers[-1]
             self.k_rank: Expr = numbers[1] if s.split_k > 1 else index(0)
             self.thread = warp * WARP_LANES + self.lane
@@ -113,4 +114,4 @@ class MultistageGemmWriter(ABC):
                 self.mainloop(accumulators)
             with w.scope():
                 self.epilogue(accumulators)
-        return Kernel(self.name, gemm.inputs, tuple(r.tensor for r in gemm.results), workspace, w.finish())
+        return Kernel(KERNEL_NAME, gemm.inputs, tuple(r.tensor for r in gemm.results), workspace, w.finish())

@@ -19,6 +19,7 @@ from typing import Generic, TypeVar
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import Broadcast, Expr, Load, Ramp, Select, Var, const, index
 from ....ir.stmt import Kernel, LoopKind
+from ...loop_nest.nest import KERNEL_NAME
 from ...problems.gemm import Gemm
 from ...space.columns import Ints
 from ...tile.delinearize import delinearize
@@ -54,16 +55,16 @@ LEAST_PARALLEL_ELEMENTS = 1 << 16
 """Partial sums from which on several threads add them up."""
 
 
-def lower_gemv(p: Gemm, name: str, s: CpuGemvSizes[int]) -> Kernel:
+def lower_gemv(p: Gemm, s: CpuGemvSizes[int]) -> Kernel:
     """Return the kernel of one setting."""
-    return CpuGemvWriter(p, name, s).kernel()
+    return CpuGemvWriter(p, s).kernel()
 
 
 class CpuGemvWriter:
     """Writes the loops of one setting."""
 
-    def __init__(self, p: Gemm, name: str, s: CpuGemvSizes[int]) -> None:
-        self.p, self.name, self.s, self.w = p, name, s, FreshNameWriter(p.names)
+    def __init__(self, p: Gemm, s: CpuGemvSizes[int]) -> None:
+        self.p, self.s, self.w = p, s, FreshNameWriter(p.names)
         self.extents = (*(a.extent for a in p.batch), s.n_ranges)
 
     def kernel(self) -> Kernel:
@@ -85,7 +86,7 @@ class CpuGemvWriter:
         if partial_sums is not None:
             self._reduce(partial_sums)
         workspace = () if partial_sums is None else (partial_sums,)
-        return Kernel(self.name, p.inputs, tuple(r.tensor for r in p.results), workspace, w.finish())
+        return Kernel(KERNEL_NAME, p.inputs, tuple(r.tensor for r in p.results), workspace, w.finish())
 
     def _at(self, block: Expr) -> dict[str, Expr]:
         """Axis -> the index at which the columns of a block begin."""

@@ -17,7 +17,6 @@ from ....core.schedule import KnobValue
 from ....core.target import Target
 from ....ir.stmt import Kernel
 from ....te.workload import Workload
-from ...loop_nest.nest import KERNEL_NAME
 from ...problems.gemm import Gemm, gemm_of
 from ...sketch import Peaks
 from ...space.columns import Bools, Columns, Derived, Floats, Ints, columns_of_setting, row_of_record
@@ -163,7 +162,7 @@ class CpuGemvPlan(Plan):
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
         sizes = self.sizes(columns_of_setting(self.knobs, setting, self.defaults))
-        return lower_gemv(self.product, KERNEL_NAME, cast("CpuGemvSizes[int]", row_of_record(sizes, 0)))
+        return lower_gemv(self.product, cast("CpuGemvSizes[int]", row_of_record(sizes, 0)))
 
 
 def _plan(workload: Workload, target: Target) -> CpuGemvPlan | None:

@@ -12,6 +12,7 @@ from ....ir.gpu.ordered_sequence import OrderedSequenceStart
 from ....ir.gpu.setmaxnreg import SetMaxRegisters
 from ....ir.rewrite import free_variables
 from ....ir.stmt import HardwareAxis, Kernel
+from ...loop_nest.nest import KERNEL_NAME
 from ...problems.attention import Attention
 from ...tile.names import FreshNameWriter
 from ..gemm.mainloop import WarpRoles
@@ -22,7 +23,7 @@ from .sizes import AttentionSizes, warpgroup_registers
 from .tile_scheduler import AttentionTileScheduler
 
 
-def lower_attention(p: Attention, name: str, s: AttentionSizes[int]) -> Kernel:
+def lower_attention(p: Attention, s: AttentionSizes[int]) -> Kernel:
     """Return the kernel of one setting."""
     w = FreshNameWriter(p.names)
     scheduler = AttentionTileScheduler(p, s)
@@ -32,11 +33,8 @@ def lower_attention(p: Attention, name: str, s: AttentionSizes[int]) -> Kernel:
         ("warp", s.warps, HardwareAxis.WARP),
         ("lane", WARP_LANES, HardwareAxis.LANE),
     ]
-    with w.launch(name, axes, count=_dynamic_ctas(scheduler), min_blocks=1, evict_first=_read_once(scheduler)) as (
-        cta,
-        warp,
-        lane,
-    ):
+    count, once = _dynamic_ctas(scheduler), _read_once(scheduler)
+    with w.launch(KERNEL_NAME, axes, count=count, min_blocks=1, evict_first=once) as (cta, warp, lane):
         roles = WarpRoles(warp, lane, s.consumer_warpgroups)
         mainloop = AttentionMainloop(w, p, s, roles)
         epilogue = AttentionEpilogue(w, p, roles, mainloop.q.buffer, mainloop.q_barriers.empty)
@@ -64,7 +62,7 @@ def lower_attention(p: Attention, name: str, s: AttentionSizes[int]) -> Kernel:
     if partials is not None:
         partials.write_combine()
     workspace = () if partials is None else partials.buffers
-    return Kernel(name, p.inputs, (p.result.tensor,), workspace, w.finish())
+    return Kernel(KERNEL_NAME, p.inputs, (p.result.tensor,), workspace, w.finish())
 
 
 def _read_once(scheduler: AttentionTileScheduler) -> tuple[str, ...]:

@@ -16,7 +16,6 @@ from ....ir.gpu.mma import WARP_MMA_ATOMS
 from ....ir.gpu.wgmma import WGMMA_M
 from ....ir.stmt import Kernel
 from ....te.workload import Workload
-from ...loop_nest.nest import KERNEL_NAME
 from ...problems.attention import Attention, attention_of
 from ...sketch import NO_PEAKS, Peaks
 from ...space.columns import Bools, Columns, Derived, Floats, Ints
@@ -101,7 +100,7 @@ class AttentionPlan(GpuPlan):
         }
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
-        return lower_attention(self.p, KERNEL_NAME, self.sizes_of(setting))
+        return lower_attention(self.p, self.sizes_of(setting))
 
 
 def _plan(workload: Workload, target: Target) -> AttentionPlan | None:

@@ -13,6 +13,7 @@ from ....ir.buffer import Buffer, Layout, MemoryScope
 from ....ir.expr import Broadcast, Expr, Load, const, index, minimum
 from ....ir.gpu.mma import MFMA_ATOMS, WAVEFRONT_LANES, Mma
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
+from ...loop_nest.nest import KERNEL_NAME
 from ...problems.gemm import Gemm, Operand
 from ...tile.contiguous import contiguous_vector
 from ...tile.names import FreshNameWriter
@@ -27,9 +28,9 @@ GROUP_M = 8
 """Tiles along m that are scheduled before the next along n."""
 
 
-def lower_gemm_mfma(gemm: Gemm, name: str, sizes: GemmMfmaSizes[int]) -> Kernel:
+def lower_gemm_mfma(gemm: Gemm, sizes: GemmMfmaSizes[int]) -> Kernel:
     """Return the kernel of one setting."""
-    return _GemmMfmaWriter(gemm, name, sizes).kernel()
+    return _GemmMfmaWriter(gemm, sizes).kernel()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +46,9 @@ class _SharedOperand:
 
 
 class _GemmMfmaWriter:
-    def __init__(self, gemm: Gemm, name: str, sizes: GemmMfmaSizes[int]) -> None:
+    def __init__(self, gemm: Gemm, sizes: GemmMfmaSizes[int]) -> None:
         assert gemm.a.load is not None
-        self.gemm, self.s, self.name = gemm, sizes, name
+        self.gemm, self.s = gemm, sizes
         self.dtype = gemm.a.load.buffer.dtype
         self.atom = next(a for a in MFMA_ATOMS.values() if a.operand == self.dtype)
         self.w = FreshNameWriter(gemm.names)
@@ -56,7 +57,7 @@ class _GemmMfmaWriter:
         gemm, s, w = self.gemm, self.s, self.w
         scheduler = TileScheduler(gemm, s.tile_m, s.tile_n, GROUP_M)
         axes = [("tile", scheduler.cluster_tiles, HardwareAxis.GRID_X), ("thread", s.threads, HardwareAxis.THREAD)]
-        with w.launch(self.name, axes) as (tile, self.thread):
+        with w.launch(KERNEL_NAME, axes) as (tile, self.thread):
             wave, self.lane = self.thread // WAVEFRONT_LANES, self.thread % WAVEFRONT_LANES
             self.at = scheduler.origin(tile, index(0))
             self.wave_m = wave // s.waves_n * (s.atoms_m * ATOM) if s.waves_m > 1 else index(0)
@@ -67,7 +68,7 @@ class _GemmMfmaWriter:
                 self._mainloop(accumulators)
             with w.scope():
                 self._epilogue(accumulators)
-        return Kernel(self.name, gemm.inputs, tuple(r.tensor for r in gemm.results), (), w.finish())
+        return Kernel(KERNEL_NAME, gemm.inputs, tuple(r.tensor for r in gemm.results), (), w.finish())
 
     # --- operands
 

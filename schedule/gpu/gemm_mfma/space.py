@@ -12,7 +12,6 @@ from ....core.schedule import KnobValue
 from ....core.target import Target
 from ....ir.stmt import Kernel
 from ....te.workload import Workload
-from ...loop_nest.nest import KERNEL_NAME
 from ...problems.gemm import Gemm, gemm_of
 from ...sketch import Peaks
 from ...space.columns import Bools, Columns, Derived, Floats, Ints
@@ -80,7 +79,7 @@ class GemmMfmaPlan(GpuPlan):
         }
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
-        return lower_gemm_mfma(self.gemm, KERNEL_NAME, self.sizes_of(setting))
+        return lower_gemm_mfma(self.gemm, self.sizes_of(setting))
 
 
 def _plan(workload: Workload, target: Target) -> GemmMfmaPlan | None:

@@ -53,14 +53,14 @@ STORED_BYTES = 32
 """A thread stores the outputs of accumulators of so many bytes at a time."""
 
 
-def lower_gemm_mma(gemm: Gemm, name: str, sizes: GemmMmaSizes[int]) -> Kernel:
+def lower_gemm_mma(gemm: Gemm, sizes: GemmMmaSizes[int]) -> Kernel:
     """Return the kernel of one setting."""
-    return _GemmMmaWriter(gemm, name, sizes).kernel()
+    return _GemmMmaWriter(gemm, sizes).kernel()
 
 
 class _GemmMmaWriter(MultistageGemmWriter):
-    def __init__(self, gemm: Gemm, name: str, sizes: GemmMmaSizes[int]) -> None:
-        super().__init__(gemm, name, sizes)
+    def __init__(self, gemm: Gemm, sizes: GemmMmaSizes[int]) -> None:
+        super().__init__(gemm, sizes)
         self.s = sizes
         self.atom = atom_of(gemm)
         self.dtype = self.atom.operand

@@ -16,7 +16,6 @@ from ....core.schedule import KnobValue
 from ....core.target import Target
 from ....ir.stmt import Kernel
 from ....te.workload import Workload
-from ...loop_nest.nest import KERNEL_NAME
 from ...problems.gemm import Gemm, gemm_of, skinny_gemm_of
 from ...sketch import NO_PEAKS, Peaks
 from ...space.columns import Bools, Columns, Derived, Floats, Ints
@@ -89,7 +88,7 @@ class GemmMmaPlan(GpuPlan):
         return multistage_columns(self.gemm, self.target, s, work, MMA_CYCLES)
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
-        return lower_gemm_mma(self.gemm, KERNEL_NAME, self.sizes_of(setting))
+        return lower_gemm_mma(self.gemm, self.sizes_of(setting))
 
 
 def _plan(workload: Workload, target: Target) -> GemmMmaPlan | None:

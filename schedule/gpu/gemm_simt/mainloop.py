@@ -56,9 +56,9 @@ COPIES_AT_ONCE = 8
 """A thread makes so many copies, and then goes on with products."""
 
 
-def lower_gemm_simt(gemm: Gemm, name: str, sizes: GemmSimtSizes[int]) -> Kernel:
+def lower_gemm_simt(gemm: Gemm, sizes: GemmSimtSizes[int]) -> Kernel:
     """Return the kernel of one setting."""
-    return _GemmSimtWriter(gemm, name, sizes).kernel()
+    return _GemmSimtWriter(gemm, sizes).kernel()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +72,8 @@ class _Fragments:
 
 
 class _GemmSimtWriter(MultistageGemmWriter):
-    def __init__(self, gemm: Gemm, name: str, sizes: GemmSimtSizes[int]) -> None:
-        super().__init__(gemm, name, sizes)
+    def __init__(self, gemm: Gemm, sizes: GemmSimtSizes[int]) -> None:
+        super().__init__(gemm, sizes)
         self.s, self.vector, dtype = sizes, vector_of(gemm), gemm.accumulator.dtype
         self.accumulation = Accumulation(gemm.reducer, dtype, dtype)
         self.negated = gemm.term is None and dtype == float32

@@ -15,7 +15,6 @@ from ....core.schedule import KnobValue
 from ....core.target import Target
 from ....ir.stmt import Kernel
 from ....te.workload import Workload
-from ...loop_nest.nest import KERNEL_NAME
 from ...problems.gemm import Gemm, gemm_of
 from ...sketch import NO_PEAKS, Peaks
 from ...space.columns import Bools, Columns, Derived, Floats, Ints
@@ -75,7 +74,7 @@ class GemmSimtPlan(GpuPlan):
         return multistage_columns(self.gemm, self.target, s, work, FMA_CYCLES)
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
-        return lower_gemm_simt(self.gemm, KERNEL_NAME, self.sizes_of(setting))
+        return lower_gemm_simt(self.gemm, self.sizes_of(setting))
 
 
 def _plan(workload: Workload, target: Target) -> GemmSimtPlan | None:

@@ -20,6 +20,7 @@ from ....ir.expr import WARP_LANES, BinaryOp, Broadcast, Expr, Load, Ramp, Selec
 from ....ir.gpu.barrier import SyncScope
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ....te.functions import cast
+from ...loop_nest.nest import KERNEL_NAME
 from ...problems.gemm import Gemm, Operand
 from ...tile.contiguous import contiguous_vector
 from ...tile.names import FreshNameWriter
@@ -32,16 +33,16 @@ from .sizes import GemvSizes, b_is_k_major, b_vector_elements, has_narrow_loads
 UNROLLED = LoopKind.UNROLLED
 
 
-def lower_gemv(p: Gemm, name: str, s: GemvSizes[int]) -> Kernel:
+def lower_gemv(p: Gemm, s: GemvSizes[int]) -> Kernel:
     """Return the kernel of one setting."""
-    return (_KMajorWriter if b_is_k_major(p) else _NMajorWriter)(p, name, s).kernel()
+    return (_KMajorWriter if b_is_k_major(p) else _NMajorWriter)(p, s).kernel()
 
 
 class _GemvWriter(ABC):
     """What the kernels for both layouts of B have in common."""
 
-    def __init__(self, p: Gemm, name: str, s: GemvSizes[int]) -> None:
-        self.p, self.s, self.name = p, s, name
+    def __init__(self, p: Gemm, s: GemvSizes[int]) -> None:
+        self.p, self.s = p, s
         self.vector, self.dtype = b_vector_elements(p), p.accumulator.dtype
         self.w = FreshNameWriter(p.names)
 
@@ -53,14 +54,14 @@ class _GemvWriter(ABC):
             ("lane", WARP_LANES, HardwareAxis.LANE),
         ]
         read_once = () if p.b.load is None else (p.b.load.buffer.name,)
-        with w.launch(self.name, bounds, min_blocks=s.min_blocks, evict_first=read_once) as axes:
+        with w.launch(KERNEL_NAME, bounds, min_blocks=s.min_blocks, evict_first=read_once) as axes:
             self.block, self.warp, self.lane = axes
             self.warp_idx_n = self.warp // s.warps_k if s.warps_n > 1 else index(0)
             self.warp_idx_k = self.warp % s.warps_k if s.warps_k > 1 else index(0)
             self.thread = self.warp * WARP_LANES + self.lane
             self.first_n = (self.block * s.warps_n + self.warp_idx_n) * s.warp_n
             self.body()
-        return Kernel(self.name, p.inputs, tuple(r.tensor for r in p.results), (), w.finish())
+        return Kernel(KERNEL_NAME, p.inputs, tuple(r.tensor for r in p.results), (), w.finish())
 
     @abstractmethod
     def body(self) -> None:

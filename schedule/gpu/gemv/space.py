@@ -14,7 +14,6 @@ from ....core.target import Target
 from ....ir.expr import WARP_LANES
 from ....ir.stmt import Kernel
 from ....te.workload import Workload
-from ...loop_nest.nest import KERNEL_NAME
 from ...problems.gemm import Gemm, Operand, skinny_gemm_of
 from ...sketch import Peaks
 from ...space.columns import Bools, Columns, Derived, Floats, Ints
@@ -227,7 +226,7 @@ class GemvPlan(GpuPlan):
         }
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
-        return lower_gemv(self.product, KERNEL_NAME, self.sizes_of(setting))
+        return lower_gemv(self.product, self.sizes_of(setting))
 
 
 def _element_bytes(operand: Operand) -> int:

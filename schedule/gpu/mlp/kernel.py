@@ -29,7 +29,7 @@ from ....ir.gpu.ldmatrix import LoadMatrix
 from ....ir.gpu.mma import Mma
 from ....ir.rewrite import substitute
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
-from ...loop_nest.nest import identity
+from ...loop_nest.nest import KERNEL_NAME, identity
 from ...problems.gemm import element_form
 from ...problems.mlp import COPY_BYTES, Mlp, MlpLayer, RowStatistic, column_vectors_of
 from ...tile.names import FreshNameWriter
@@ -41,17 +41,17 @@ from .sizes import MlpSizes, b_is_k_major, streams_a
 UNROLLED = LoopKind.UNROLLED
 
 
-def lower_mlp(p: Mlp, name: str, s: MlpSizes[int]) -> Kernel:
+def lower_mlp(p: Mlp, s: MlpSizes[int]) -> Kernel:
     """Return the kernel of one setting."""
-    return _MlpWriter(p, name, s).kernel()
+    return _MlpWriter(p, s).kernel()
 
 
 class _MlpWriter:
     """``distance`` is how many tiles of ``k`` are copied before the first is multiplied: all of them, if there are
     stages for all."""
 
-    def __init__(self, p: Mlp, name: str, s: MlpSizes[int]) -> None:
-        self.p, self.s, self.name = p, s, name
+    def __init__(self, p: Mlp, s: MlpSizes[int]) -> None:
+        self.p, self.s = p, s
         atom = mma_atom_of(p.dtype)
         assert atom is not None
         self.atom = atom
@@ -71,7 +71,7 @@ class _MlpWriter:
         ]
         if s.cluster_n == 1:
             del bounds[1]
-        with w.launch(self.name, bounds, min_blocks=s.ctas_per_sm) as axes:
+        with w.launch(KERNEL_NAME, bounds, min_blocks=s.ctas_per_sm) as axes:
             self.warp, self.lane = axes[-2:]
             self.rank: Expr = axes[1] if s.cluster_n > 1 else index(0)
             self.first_row = axes[0] * s.block_m
@@ -83,7 +83,7 @@ class _MlpWriter:
                     self._layer(number)
             if s.cluster_n > 1:
                 w.barrier(SyncScope.CLUSTER)  # others may still read this block's statistics
-        return Kernel(self.name, p.inputs, tuple(r.tensor for r in p.results), (), w.finish())
+        return Kernel(KERNEL_NAME, p.inputs, tuple(r.tensor for r in p.results), (), w.finish())
 
     # --- shared memory
 

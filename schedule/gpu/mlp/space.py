@@ -16,7 +16,6 @@ from ....core.schedule import KnobValue
 from ....core.target import Target
 from ....ir.stmt import Kernel
 from ....te.workload import Workload
-from ...loop_nest.nest import KERNEL_NAME
 from ...problems.mlp import Mlp, mlp_of
 from ...sketch import NO_PEAKS, Peaks
 from ...space.columns import Bools, Columns, Derived, Floats, Ints
@@ -147,7 +146,7 @@ class MlpPlan(GpuPlan):
         }
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
-        return lower_mlp(self.mlp, KERNEL_NAME, self.sizes_of(setting))
+        return lower_mlp(self.mlp, self.sizes_of(setting))
 
 
 def _plan(workload: Workload, target: Target) -> MlpPlan | None:

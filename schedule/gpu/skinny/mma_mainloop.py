@@ -27,6 +27,7 @@ from ....ir.gpu.ldmatrix import LoadMatrix
 from ....ir.gpu.mma import Mma
 from ....ir.rewrite import substitute
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
+from ...loop_nest.nest import KERNEL_NAME
 from ...problems.gemm import Gemm, Operand
 from ...tile.load_analysis import flat_offset
 from ...tile.names import FreshNameWriter
@@ -38,15 +39,15 @@ from .mma_tiles import ATOM_K, ATOM_M, ATOM_N, COPY_ELEMENTS, mma_atom_of, tile_
 UNROLLED = LoopKind.UNROLLED
 
 
-def lower_skinny_mma(p: Gemm, name: str, s: SkinnyMmaSizes[int]) -> Kernel:
+def lower_skinny_mma(p: Gemm, s: SkinnyMmaSizes[int]) -> Kernel:
     """Return the kernel of one setting."""
-    return _SkinnyMmaWriter(p, name, s).kernel()
+    return _SkinnyMmaWriter(p, s).kernel()
 
 
 class _SkinnyMmaWriter:
-    def __init__(self, p: Gemm, name: str, s: SkinnyMmaSizes[int]) -> None:
+    def __init__(self, p: Gemm, s: SkinnyMmaSizes[int]) -> None:
         assert p.b.load is not None and p.a.load is not None
-        self.p, self.s, self.name = p, s, name
+        self.p, self.s = p, s
         self.b, self.a = p.b.load, p.a.load
         self.dtype = self.b.buffer.dtype
         atom = mma_atom_of(self.dtype)
@@ -69,7 +70,7 @@ class _SkinnyMmaWriter:
         ]
         if s.split_k == 1:
             del bounds[1]
-        with w.launch(self.name, bounds, min_blocks=s.ctas_per_sm) as axes:
+        with w.launch(KERNEL_NAME, bounds, min_blocks=s.ctas_per_sm) as axes:
             self.block, self.warp, self.lane = axes[0], axes[-2], axes[-1]
             self.rank: Expr = axes[1] if s.split_k > 1 else index(0)
             self.warp_idx_n = self.warp // s.warps_k if s.warps_n > 1 else index(0)
@@ -81,7 +82,7 @@ class _SkinnyMmaWriter:
                 self._mainloop(accumulators)
             with w.scope():
                 self._epilogue(accumulators)
-        return Kernel(self.name, p.inputs, tuple(r.tensor for r in p.results), (), w.finish())
+        return Kernel(KERNEL_NAME, p.inputs, tuple(r.tensor for r in p.results), (), w.finish())
 
     def _prefetch(self) -> None:
         """L2 prefetch of the B that fills half of the stages, where B is K-major and the warps of a block read

@@ -14,7 +14,6 @@ from ....core.schedule import KnobValue
 from ....core.target import Target
 from ....ir.stmt import Kernel
 from ....te.workload import Workload
-from ...loop_nest.nest import KERNEL_NAME
 from ...problems.gemm import Gemm, skinny_gemm_of
 from ...sketch import Peaks
 from ...space.columns import Bools, Columns, Derived, Floats, Ints
@@ -155,7 +154,7 @@ class SkinnyMmaPlan(GpuPlan):
         }
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
-        return lower_skinny_mma(self.product, KERNEL_NAME, self.sizes_of(setting))
+        return lower_skinny_mma(self.product, self.sizes_of(setting))
 
 
 def _plan(workload: Workload, target: Target) -> SkinnyMmaPlan | None:

@@ -30,6 +30,7 @@ from ....ir.gpu.wgmma import LINE_BYTES, SWIZZLE_128B, SWIZZLE_128B_ELEMENTS, WG
 from ....ir.rewrite import free_variables, substitute
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ....te.functions import equal
+from ...loop_nest.nest import KERNEL_NAME
 from ...problems.gemm import Gemm
 from ...tile.names import FreshNameWriter
 from ..gemm.mma_atom import PLANES, find_atom, splitting, wgmma_atom
@@ -45,18 +46,18 @@ UNROLLED = LoopKind.UNROLLED
 WARPGROUP_WARPS = WARPGROUP_THREADS // WARP_LANES
 
 
-def lower_skinny_tma(p: Gemm, name: str, s: SkinnyTmaSizes[int]) -> Kernel:
+def lower_skinny_tma(p: Gemm, s: SkinnyTmaSizes[int]) -> Kernel:
     """Return the kernel of one setting."""
-    return _SkinnyTmaWriter(p, name, s).kernel()
+    return _SkinnyTmaWriter(p, s).kernel()
 
 
 class _SkinnyTmaWriter:
     """``b_unit`` is how many outputs ``n`` one entry of the outermost dimension of the stages of B holds: a row where B
     is K-major, a tile of 64 by 64 where it is N-major."""
 
-    def __init__(self, p: Gemm, name: str, s: SkinnyTmaSizes[int]) -> None:
+    def __init__(self, p: Gemm, s: SkinnyTmaSizes[int]) -> None:
         assert p.b.load is not None and p.a.load is not None
-        self.p, self.s, self.name = p, s, name
+        self.p, self.s = p, s
         self.b, self.a = (ending_at(load, {"k": p.k.extent}) for load in (p.b.load, _with_rows(p)))
         self.atom, self.precision = wgmma_atom(p), splitting(p)
         self.planes = max(self.precision.planes, 1)
@@ -79,7 +80,7 @@ class _SkinnyTmaWriter:
         if self.planes > 1:
             self.a = pack_operand(w, p, p.a, "m", self.atom.b)
             workspace = (self.a.buffer,)
-        with w.launch(self.name, bounds, min_blocks=s.ctas_per_sm, evict_first=read_once) as axes:
+        with w.launch(KERNEL_NAME, bounds, min_blocks=s.ctas_per_sm, evict_first=read_once) as axes:
             self.block, self.warp, self.lane = axes[0], axes[-2], axes[-1]
             self.rank: Expr = axes[1] if s.split_k > 1 else index(0)
             self.warpgroup = self.warp // WARPGROUP_WARPS
@@ -90,7 +91,7 @@ class _SkinnyTmaWriter:
                 self._mainloop(accumulators)
             with w.scope():
                 self._epilogue(accumulators)
-        return Kernel(self.name, p.inputs, tuple(r.tensor for r in p.results), workspace, w.finish())
+        return Kernel(KERNEL_NAME, p.inputs, tuple(r.tensor for r in p.results), workspace, w.finish())
 
     def _prefetch(self) -> None:
         """L2 prefetch of the B that fills all stages, where B is K-major."""

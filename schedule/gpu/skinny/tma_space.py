@@ -17,7 +17,6 @@ from ....ir.gpu.tma import MAX_BOX_EXTENT
 from ....ir.gpu.wgmma import LINE_BYTES, SWIZZLE_128B_ELEMENTS, WGMMA_M
 from ....ir.stmt import Kernel
 from ....te.workload import Workload
-from ...loop_nest.nest import KERNEL_NAME
 from ...problems.gemm import Gemm, skinny_gemm_of
 from ...sketch import Peaks
 from ...space.columns import Bools, Columns, Derived, Floats, Ints
@@ -229,7 +228,7 @@ class SkinnyTmaPlan(GpuPlan):
         }
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
-        return lower_skinny_tma(self.product, KERNEL_NAME, self.sizes_of(setting))
+        return lower_skinny_tma(self.product, self.sizes_of(setting))
 
 
 def _plan(workload: Workload, target: Target) -> SkinnyTmaPlan | None:
