@@ -29,7 +29,7 @@ from ...problems.gemm import Gemm
 from ...tile.names import FreshNameWriter
 from ..tma_view import operand_view
 from .block_scales import allocate_scale_stages
-from .k_atoms import can_load_im2col, joined_groups, multiplied_k, row_depth
+from .k_atoms import can_load_im2col, joined_groups, multiplied_k
 from .k_iterations import KIterations
 from .mma_atom import find_atom, pair_count, promoted_k_atoms, wgmma_atom
 from .operand_stages import NO_MULTICAST, Multicast, allocate_stages, multicast_mask
@@ -88,11 +88,9 @@ class GemmMainloop(ABC, Generic[A]):
         self.barriers, self.tile, self.k_rank = barriers, tile, k_rank
         s = sizes
         self.atom = wgmma_atom(gemm)
-        a = (s.tile_m, s.stages, s.k_atoms, self._multicast("m"), self.atom.a, row_depth(gemm))
-        b = (s.tile_n, s.b_stages, s.k_atoms, self._multicast("n"), self.atom.b, row_depth(gemm))
-        self.a = allocate_stages(w, "a", [gemm.a], "m", *a, gemm.window, end=self._m_end)
+        self.a = allocate_stages(w, gemm, "m", s.tile_m, s.stages, s.k_atoms, self._multicast("m"), self._m_end)
+        self.b = allocate_stages(w, gemm, "n", s.tile_n, s.b_stages, s.k_atoms, self._multicast("n"), self._n_end)
         self.groups = joined_groups(gemm)
-        self.b = allocate_stages(w, "b", gemm.all_b, "n", *b, joined_groups=self.groups, end=self._n_end)
         self.scales = tuple(allocate_scale_stages(w, gemm, s.stages, s.k_atoms, s.tile_m, s.tile_n))
         self.k_iterations = KIterations(gemm, s, k_rank, (*self.a.loads, *self.b.loads))
 

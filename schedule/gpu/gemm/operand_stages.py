@@ -10,11 +10,10 @@ with tiles of 128 rows, not 27. So of a tile that a matrix fills in part only it
 of the others, their products are not stored.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 
-from ....core.dtypes import DType
 from ....ir.buffer import Buffer, Layout, MemoryScope
 from ....ir.build import Writer
 from ....ir.expr import Expr, Load, Select, Var, index, maximum, minimum
@@ -22,9 +21,11 @@ from ....ir.gpu.tma import Im2col, TmaLoad, TmaPrefetch, tma_swizzle
 from ....ir.gpu.wgmma import LINE_BYTES, SWIZZLE_128B_ELEMENTS
 from ....ir.rewrite import substitute
 from ....te.functions import equal
-from ...problems.gemm import Operand
+from ...problems.gemm import Gemm
 from ...problems.image_window import TAP, ImageWindow
 from ..tma_view import ending_at, moved_dimensions, operand_view
+from .k_atoms import joined_groups, row_depth
+from .mma_atom import wgmma_atom
 
 DYNAMIC_ROWS = 16
 """So many rows are loaded at once where only a call knows how many there are. The last ones may be zeros."""
@@ -185,28 +186,26 @@ class OperandStages:
 
 def allocate_stages(
     w: Writer,
-    name: str,
-    operands: Sequence[Operand],
+    gemm: Gemm,
     axis: str,
     extent: int,
     stages: int,
     k_atoms: int,
     multicast: Multicast,
-    dtype: DType,
-    k_extent: int,
-    window: ImageWindow | None = None,
-    joined_groups: int = 1,
-    end: int | Expr | None = None,
+    end: int | Expr | None,
 ) -> OperandStages:
-    """Return the stages of an operand, or of several that are multiplied together; they must lie the same way.
-    ``dtype``: what they are multiplied as. ``k_extent``: how many places of k count, where rows may have more.
-    ``joined_groups``: how many groups of columns there are, each with a part of k alone. What lies along its own axis
-    has all groups side by side, so that an atom has fewer places of k; what lies along k has whole rows. ``end``: how
-    many places the axis has, where tiles may go beyond the last one."""
+    """Return the stages of the operand along ``axis``: of A, or of all B, which must lie the same way. Where groups of
+    columns are joined, each has a part of k alone: what lies along its own axis has all groups side by side, so that an
+    atom has fewer places of k; what lies along k has whole rows. ``end``: how many places the axis has, where tiles may
+    go beyond the last one."""
+    atom, window = wgmma_atom(gemm), gemm.window if axis == "m" else None
+    name, operands, dtype = ("a", (gemm.a,), atom.a) if axis == "m" else ("b", gemm.all_b, atom.b)
+    groups = 1 if axis == "m" else joined_groups(gemm)
     given, side = [o.load for o in operands if o.load is not None], LINE_BYTES // dtype.bytes
-    loads = tuple(ending_at(operand_view(load), {"k": k_extent}) if window is None else load for load in given)
+    whole_k = {"k": row_depth(gemm)}
+    loads = tuple(ending_at(operand_view(load), whole_k) if window is None else load for load in given)
     along_k = window is not None or loads[0].indices[-1] == Var("k")
-    lines = side // joined_groups
+    lines = side // groups
     shape: tuple[int, ...] = (-(-extent // side) * len(loads), lines, side)
     strides: tuple[int, ...] = (lines * side, side, 1)
     if window is not None and window.halo is not None:
@@ -216,8 +215,8 @@ def allocate_stages(
     k_atom = shape[0] * strides[0]
     layout = Layout((k_atoms * k_atom, k_atom, *strides), tma_swizzle(dtype))
     buffer = w.allocate(name, (stages, k_atoms, *shape), dtype, MemoryScope.SHARED, layout)
-    end = end if along_k and window is None and joined_groups == 1 else None
-    return OperandStages(buffer, loads, axis, extent, along_k, multicast, window, joined_groups, end)
+    end = end if along_k and window is None and groups == 1 else None
+    return OperandStages(buffer, loads, axis, extent, along_k, multicast, window, groups, end)
 
 
 def multicast_mask(first: Expr, firsts: Iterable[int], distances: Iterable[int]) -> Expr:
