@@ -25,7 +25,7 @@ from ...ir.linear_form import LinearForm, affine_form
 from ...ir.rewrite import loads_of, substitute
 from ...te.inline import inline_stages
 from ...te.workload import Stage, Workload
-from .rowwise import ComputedTensor, ReducedTensor, column_axis, inlined_into_readers, is_below
+from .rowwise import ComputedTensor, ReducedTensor, column_axis, inlined_into_readers, is_below, variable_forms
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class ColumnwiseProblem:
     def is_element(self, load: Load) -> bool:
         """Return whether a load reads a tensor at (outer, reduced, columns)."""
         axes = ((outer_axis, self.outer), (reduced_axis, self.reduced), (column_axis, self.columns))
-        own = _variables([name(n) for name, extents in axes for n in range(len(extents))])
+        own = variable_forms([name(n) for name, extents in axes for n in range(len(extents))])
         return load.mask is None and [affine_form(i) for i in load.indices] == own
 
     def is_contiguous(self, load: Load) -> bool:
@@ -215,11 +215,6 @@ def _kept_variables(outer: int, columns: int) -> tuple[Expr, ...]:
     return (*(Var(outer_axis(n)) for n in range(outer)), *(Var(column_axis(n)) for n in range(columns)))
 
 
-def _variables(names: Sequence[str]) -> list[LinearForm | None]:
-    """Return the affine forms of indices that are just these variables."""
-    return [LinearForm({Var(n): 1}) for n in names]
-
-
 def _with_inputs(problem: ColumnwiseProblem) -> ColumnwiseProblem | None:
     """Return the problem with its inputs, or None where a load is not allowed.
 
@@ -234,7 +229,7 @@ def _with_inputs(problem: ColumnwiseProblem) -> ColumnwiseProblem | None:
     column_loads: dict[Load, None] = {}
     other_loads: dict[Load, None] = {}
     results = {r.tensor.name for r in problem.reductions}
-    of_column = _variables([*outer, *columns[: len(problem.result_axes)]])
+    of_column = variable_forms([*outer, *columns[: len(problem.result_axes)]])
     axes = ((outer_axis, problem.outer), (reduced_axis, problem.reduced), (column_axis, problem.columns))
     extents = {name(n): extent for name, own in axes for n, extent in enumerate(own)}
 

@@ -443,7 +443,7 @@ def _with_loads(p: RowwiseProblem) -> RowwiseProblem | None:
             if kind is None:
                 return None
             if load.buffer.name in results:
-                if [affine_form(i) for i in load.indices] != _variables(row_names):
+                if [affine_form(i) for i in load.indices] != variable_forms(row_names):
                     return None
             elif kind == "row input":
                 row_inputs[load.buffer.name] = load.buffer
@@ -476,7 +476,7 @@ def _reads(body: Expr, tensors: Mapping[str, Buffer]) -> bool:
     return any(load.buffer.name in tensors for load in loads_of(body))
 
 
-def _variables(names: Sequence[str]) -> list[LinearForm | None]:
+def variable_forms(names: Sequence[str]) -> list[LinearForm | None]:
     """Return the affine forms of indices that are just these variables."""
     return [LinearForm({Var(n): 1}) for n in names]
 
@@ -494,7 +494,7 @@ def _kind_of(load: Load, own: Sequence[LinearForm | None], extents: Mapping[str,
     inside = all(is_below(f, extents, extent) for f, extent in zip(forms, load.buffer.shape, strict=True))
     if forms == own:
         return "row input" if inside else None
-    plain = inside and forms[-1:] == _variables([last]) and not any(last in f.variables for f in forms[:-1])
+    plain = inside and forms[-1:] == variable_forms([last]) and not any(last in f.variables for f in forms[:-1])
     return "broadcast" if plain else None
 
 

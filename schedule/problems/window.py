@@ -6,7 +6,6 @@ The layout is NHWC: channels are innermost, and windows move along the axes befo
 from dataclasses import dataclass
 from math import prod
 
-from ...ir.rewrite import free_variables
 from ...te.inline import inline_stages
 from ...te.workload import Axis, Workload
 from ..loop_nest.nest import COMBINE
@@ -68,7 +67,7 @@ class ReduceWindow(WindowReduction):
 
     def reduce_axes_of(self, masked: MaskedLoad) -> tuple[Axis, ...]:
         """Return the axes of the reduction, longer than 1, that a load depends on."""
-        free = _free(masked)
+        free = masked.variables
         return tuple(a for a in self.reduction.reduce_axes if a.name in free and a.extent > 1)
 
 
@@ -92,8 +91,8 @@ def reduce_window_of(workload: Workload) -> ReduceWindow | None:
         return None
     outputs = outputs_of_reduction(inlined, reduction)
     spatial = {a.name for a in long[-3:-1]}
-    sliding = tuple(r for r in loads if _free(r) & spatial)
-    if outputs is None or not any(channel.name in _free(r) for r in sliding):
+    sliding = tuple(r for r in loads if r.variables & spatial)
+    if outputs is None or not any(channel.name in r.variables for r in sliding):
         return None
     forms = address_forms(sliding)
     if forms is None:
@@ -114,9 +113,3 @@ def reduce_window_of(workload: Workload) -> ReduceWindow | None:
         return found
     alike = len(windows) == 2 and not found.unwindowed_axes and found.is_alike(width) and found.is_alike(height)
     return found if alike and max(w.extent for w in windows) <= MOST_ROWS_AND_COLUMNS else None
-
-
-def _free(masked: MaskedLoad) -> frozenset[str]:
-    """Return the variables that the load and its mask depend on."""
-    mask = free_variables(masked.mask) if masked.mask is not None else frozenset()
-    return free_variables(masked.load) | mask

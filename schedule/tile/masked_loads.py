@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ...ir.expr import Const, Expr, Load, Logic, LogicOp, Select, conjunction, logical_and, rebuild
-from ...ir.rewrite import loads_of
+from ...ir.rewrite import free_variables, loads_of
 from ...te.functions import negated
 
 
@@ -19,6 +19,11 @@ class MaskedLoad:
     load: Load
     mask: Expr | None = None
     other: Const | None = None
+
+    @property
+    def variables(self) -> frozenset[str]:
+        """The variables that the load and its mask depend on."""
+        return free_variables(self.load) | (frozenset() if self.mask is None else free_variables(self.mask))
 
 
 def masked_loads_of(body: Expr) -> tuple[MaskedLoad, ...]:

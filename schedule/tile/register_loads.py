@@ -45,8 +45,7 @@ def allocate_registers(
 
 def depends_on(masked: MaskedLoad, axis: str) -> bool:
     """Return whether the loaded value may differ along ``axis``."""
-    free = free_variables(masked.load)
-    return axis in free or (masked.mask is not None and axis in free_variables(masked.mask))
+    return axis in masked.variables
 
 
 def load_registers(
