@@ -1,7 +1,7 @@
 """The limits of each GPU architecture, and the occupancy that follows: how many blocks run on a multiprocessor."""
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from ...core.errors import UnsupportedTarget
 from ...core.target import Target
 from ...ir.expr import WARP_LANES
 from ...ir.gpu.tcgen05 import TENSOR_COLUMNS
-from ..space.columns import Floats, Ints
+from ..space.columns import Floats, Ints, Size
 
 Whole: TypeAlias = int | Ints
 """This is one whole number, or a column of them."""
@@ -17,6 +17,20 @@ Whole: TypeAlias = int | Ints
 
 PARTS = 4
 """Into how many parts a multiprocessor is divided. Each has its share of the registers, and warps that stay there."""
+
+
+class LaunchSizes(Protocol):
+    """Columns of a space: how many blocks the largest launch has, how many threads and how much shared memory a block,
+    and how many registers a thread."""
+
+    @property
+    def blocks(self) -> Size: ...
+    @property
+    def threads(self) -> Size: ...
+    @property
+    def registers(self) -> Size: ...
+    @property
+    def shared_bytes(self) -> Size: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +80,10 @@ class GpuLimits:
             & (warps * self.lanes <= self.threads_per_block)
         )
         return np.where(fits, blocks, 0)
+
+    def resident(self, sizes: LaunchSizes) -> Ints:
+        """Return ``resident_blocks`` of the blocks of a launch."""
+        return self.resident_blocks(sizes.threads, sizes.registers, sizes.shared_bytes)
 
     def shared_bytes_for(self, ctas_per_sm: Whole) -> Ints:
         """Return how many bytes of shared memory each of ``ctas_per_sm`` blocks may have that run on a

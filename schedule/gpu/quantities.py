@@ -1,13 +1,11 @@
 """The derived columns that every sketch for GPUs has."""
 
-from typing import Protocol
-
 import numpy as np
 
 from ...core.target import Target
-from ..space.columns import Floats, Ints, Size
+from ..space.columns import Floats, Ints
 from ..space.knob import Quantity
-from .occupancy import limits_of
+from .occupancy import LaunchSizes, limits_of
 
 GPU_QUANTITIES: tuple[Quantity, ...] = (
     Quantity("blocks", "blocks", "how many blocks the largest launch has"),
@@ -26,25 +24,11 @@ WINDOW_QUANTITIES: tuple[Quantity, ...] = (
 """They describe kernels of windows."""
 
 
-class LaunchSizes(Protocol):
-    """Columns of a space: how many blocks the largest launch has, how many threads and how much shared memory a block,
-    and how many registers a thread."""
-
-    @property
-    def blocks(self) -> Size: ...
-    @property
-    def threads(self) -> Size: ...
-    @property
-    def registers(self) -> Size: ...
-    @property
-    def shared_bytes(self) -> Size: ...
-
-
 def gpu_columns(target: Target, s: LaunchSizes, *, wanted: Ints) -> dict[str, Ints | Floats]:
     """Return the columns of ``GPU_QUANTITIES``. ``wanted``: how many bytes one thread loads before it uses the first
     one."""
     limits, multiprocessors = limits_of(target), target.threads
-    resident = np.maximum(limits.resident_blocks(s.threads, s.registers, s.shared_bytes), 1)
+    resident = np.maximum(limits.resident(s), 1)
     return {
         "blocks": s.blocks,
         "threads": s.threads,

@@ -54,7 +54,7 @@ def columnwise_seconds(
     lanes = np.where(s.shifted == 1, s.threads_y * SHARED_STATE_CYCLES, WARP_REDUCTION_CYCLES)
     ends = (lanes + CTA_BARRIER_CYCLES) / peaks.clock_hz
     chain = waits * LOAD_LATENCY_SECONDS + ends
-    resident = limits.resident_blocks(s.threads, s.registers, s.shared_bytes)
+    resident = limits.resident(s)
     if problem.elementwise_outputs:
         of_sm = read * np.minimum(resident, -(-s.blocks // peaks.multiprocessors))
         bytes_of_cta = bytes_of_cta + read * np.minimum(of_sm / CACHED_BYTES, 1.0) ** 3

@@ -147,7 +147,7 @@ class ColumnwisePlan(GpuPlan):
             self.rule(
                 "registers and shared memory of a multiprocessor have room for a CTA",
                 ("vector_width", "threads_x", "threads_y", "unroll"),
-                lambda s: self._resident(s) >= 1,
+                lambda s: self.limits.resident(s) >= 1,
             ),
         )
 
@@ -167,15 +167,12 @@ class ColumnwisePlan(GpuPlan):
         shared: Bools = (splits <= LARGEST_CLUSTER) & (columns % splits == 0)
         return shared | c.flags("combine", SECOND_LAUNCH)
 
-    def _resident(self, s: ColumnwiseSizes[Ints]) -> Ints:
-        return self.limits.resident_blocks(s.threads, s.registers, s.shared_bytes)
-
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
         """Small problems have no splits and one row in flight, or what large ones have: enough CTAs, each with enough
         in flight, and no more splits than that takes."""
         s, p, multiprocessors = self.sizes(columns), self.problem, self.target.threads
         narrow, wide = s.threads_x < NARROW_THREADS, s.threads_x * s.vector
-        resident = self._resident(s)
+        resident = self.limits.resident(s)
         small = s.blocks // s.splits * p.reduced_count * wide < SMALL_ELEMENTS
         plain = (s.splits == 1) & (s.unroll == 1) & (s.threads <= 256)
         busy = (s.splits * s.rows_per_step <= p.reduced_count) & (s.blocks >= FEWEST_CTAS)

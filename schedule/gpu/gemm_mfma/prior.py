@@ -24,7 +24,7 @@ def prior_seconds(gemm: Gemm, s: GemmMfmaSizes[Ints], limits: GpuLimits, peaks: 
     """
     assert gemm.a.load is not None
     element = gemm.a.load.dtype.bytes
-    room = np.maximum(limits.resident_blocks(s.threads, s.registers, s.shared_bytes), 1)
+    room = np.maximum(limits.resident(s), 1)
     blocks = -(-s.blocks // peaks.multiprocessors)
     at_once = np.minimum(room, blocks)
     # matrix units take 32-bit operands at a quarter of the rate

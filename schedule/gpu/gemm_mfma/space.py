@@ -52,7 +52,7 @@ class GemmMfmaPlan(GpuPlan):
             self.rule(
                 "a compute unit has registers and shared memory for a block",
                 None,
-                lambda s: self.limits.resident_blocks(s.threads, s.registers, s.shared_bytes) >= 1,
+                lambda s: self.limits.resident(s) >= 1,
             ),
         )
 

@@ -52,6 +52,6 @@ def gemm_mma_constraints(gemm: Gemm, target: Target, widths: CopyWidths) -> tupl
         rule(
             "a multiprocessor has registers and shared memory for ctas_per_sm CTAs",
             PIPELINE,
-            lambda s: limits.resident_blocks(s.threads, s.registers, s.shared_bytes) >= s.ctas_per_sm,
+            lambda s: limits.resident(s) >= s.ctas_per_sm,
         ),
     )

@@ -36,7 +36,7 @@ class GemmMmaPruning:
     def promising(self, gemm: Gemm, target: Target, widths: CopyWidths, s: GemmMmaSizes[Ints], prior: Floats) -> Bools:
         """Return which settings are worth a measurement, bool[n], given all that are legal. ``prior``: their
         seconds."""
-        room = limits_of(target).resident_blocks(s.threads, s.registers, s.shared_bytes)
+        room = limits_of(target).resident(s)
         wanted = np.minimum(-(-s.blocks // target.threads), self.most_ctas_per_sm)
         usual = s.ctas_per_sm == np.minimum(room, wanted)
         usual &= s.stages >= np.minimum(self.least_stages, s.k_iters)

@@ -8,11 +8,7 @@ from ....ir.expr import WARP_LANES
 from ...problems.gemm import Gemm
 from ...space.columns import Bools, Floats, Ints
 from ...space.pruning import best_by_prior
-from ..gemm_mma.prior import (
-    END_CYCLES,
-    L2_BYTES_PER_CYCLE,
-    repack_cycles,
-)
+from ..gemm_mma.prior import END_CYCLES, L2_BYTES_PER_CYCLE, repack_cycles
 from ..gemm_mma.sizes import CopyWidths
 from ..occupancy import PARTS, limits_of
 from ..peaks import GpuPeaks, UnitCycles
@@ -129,7 +125,7 @@ def prior_seconds(gemm: Gemm, widths: CopyWidths, sizes: GemmSimtSizes[Ints], pe
 def promising(gemm: Gemm, target: Target, s: GemmSimtSizes[Ints], prior: Floats, peaks: GpuPeaks) -> Bools:
     """Return which settings are worth a measurement, bool[n], given all that are legal. ``prior``: their seconds. A
     multiprocessor should run as many CTAs at once as there is room and work for."""
-    room = limits_of(target).resident_blocks(s.threads, s.registers, s.shared_bytes)
+    room = limits_of(target).resident(s)
     usual = s.ctas_per_sm == np.minimum(np.minimum(room, 4), ctas_of_sm(s, target.threads))
     usual |= s.ctas_per_sm == 1
     usual &= s.thread_m * s.thread_n * s.block_k * term_cost(gemm, peaks).instructions <= MOST_UNROLLED

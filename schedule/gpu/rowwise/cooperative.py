@@ -129,7 +129,7 @@ class CooperativePlan(GpuPlan):
 
     def _fits(self, c: Columns) -> Bools:
         s = self.sizes(c)
-        resident = self.limits.resident_blocks(s.threads, s.registers, s.shared_bytes)
+        resident = self.limits.resident(s)
         fits: Bools = resident >= c.ints("ctas_per_sm")
         held = np.where(s.reloads == 1, s.vectors_per_thread * 2, s.vectors_per_thread * s.own_rows)
         fits &= held <= MOST_VECTORS

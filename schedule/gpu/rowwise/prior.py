@@ -64,7 +64,7 @@ def rowwise_seconds(problem: RowwiseProblem, s: RowwiseSizes[Ints], limits: GpuL
         LOAD_LATENCY_SECONDS * reads + barriers,
     )
 
-    resident = limits.resident_blocks(s.threads, s.registers, s.shared_bytes)
+    resident = limits.resident(s)
     vector_bytes = s.vector * max(problem.read_bytes, 1)
     # A group norm of 128 rows of 131072 went from 54 to 65 us on an H200 as its default became clusters of 16.
     wide = s.cluster_size == LARGEST_CLUSTER

@@ -28,15 +28,7 @@ from ..quantities import GPU_QUANTITIES, gpu_columns
 from ..reduction_prior import LARGEST_CLUSTER
 from .kernel import rowwise_kernel
 from .prior import rowwise_seconds
-from .sizes import (
-    HALF_ROW,
-    ONE_ROW,
-    TWO_ROWS,
-    UNROLL,
-    RowStorage,
-    RowwiseSizes,
-    rowwise_sizes,
-)
+from .sizes import HALF_ROW, ONE_ROW, TWO_ROWS, UNROLL, RowStorage, RowwiseSizes, rowwise_sizes
 
 MOST_VECTORS = 16
 """How many vectors of a row a thread may take. The passes are unrolled, and the compiler keeps what two of them have in
@@ -269,7 +261,7 @@ class RowwisePlan(GpuPlan):
 
     def _fits(self, c: Columns) -> Bools:
         s = self.sizes(c)
-        resident = self.limits.resident_blocks(s.threads, s.registers, s.shared_bytes)
+        resident = self.limits.resident(s)
         fits: Bools = resident >= c.ints("ctas_per_sm")
         return fits
 

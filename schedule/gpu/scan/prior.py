@@ -64,7 +64,7 @@ def scan_seconds(p: ScanProblem, s: ScanSizes[Ints], limits: GpuLimits, peaks: G
     combining = np.where(s.ctas_per_line > 1, LOAD_LATENCY_SECONDS + scanning, 0.0)
     scanning = scanning + np.where(s.cooperative == 1, GRID_BARRIER_SECONDS + GRID_BARRIER_CTA_SECONDS * s.blocks, 0.0)
     in_turns = (s.cooperative == 1) & (s.stages == 1)
-    resident = np.maximum(limits.resident_blocks(s.threads, s.registers, s.shared_bytes), 1)
+    resident = np.maximum(limits.resident(s), 1)
 
     def chain(of_chunk: Floats) -> Floats:
         one_by_one = s.chunks * (LOAD_LATENCY_SECONDS + of_chunk)

@@ -121,7 +121,7 @@ class ScanPlan(GpuPlan):
                 "registers and shared memory of a multiprocessor have room for a CTA, and for ctas_per_sm of them with "
                 "line_split cooperative",
                 (*self._chunked, across, "stages"),
-                lambda s: self._resident(s) >= np.where(s.cooperative == 1, s.min_ctas_per_sm, 1),
+                lambda s: self.limits.resident(s) >= np.where(s.cooperative == 1, s.min_ctas_per_sm, 1),
             ),
             Constraint(
                 "a launch has at most 2^31 - 1 blocks",
@@ -163,9 +163,6 @@ class ScanPlan(GpuPlan):
         first = next(k.values[0] for k in self.knobs if k.name == across)
         needed_or_least: Bools = needed | (count == first)
         return needed_or_least
-
-    def _resident(self, s: ScanSizes[Ints]) -> Ints:
-        return self.limits.resident_blocks(s.threads, s.registers, s.shared_bytes)
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
         """Blocks of 128 threads and more, with a few vectors each; a second stage where blocks are few. CTAs share
