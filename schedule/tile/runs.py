@@ -94,7 +94,7 @@ class Run:
         """Return whether one conjunct of the mask is false from a point of the axes up to the index ``last``."""
         result: Expr | None = None
         for c in conjuncts(self.masked.mask):
-            ends = {scalar_at(c, at), scalar_at(c, {**at, self.axis: last})}
+            ends = dict.fromkeys((scalar_at(c, at), scalar_at(c, {**at, self.axis: last})))
             outside = logical_and(*[scalar_at(e, at) for e in self.conditions], *[negated(e) for e in ends])
             result = outside if result is None else Logic(LogicOp.OR, result, outside)
         assert result is not None
