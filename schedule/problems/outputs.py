@@ -6,6 +6,7 @@ from ...ir.expr import Expr, Load, Var, walk
 from ...ir.rewrite import loads_of, map_loads, substitute
 from ...te.inline import inline_stages
 from ...te.workload import Stage, Workload
+from ..loop_nest.nest import COMBINE
 
 MAX_NODES = 4096
 """How many nodes the expression of an output may have, once other outputs that it reads are inlined into it."""
@@ -19,6 +20,17 @@ def resolved_outputs(workload: Workload) -> tuple[Stage, ...] | None:
     """
     inlined = inline_stages(workload)
     return _outputs_on_axes_of(inlined.stages[0], inlined, {})
+
+
+def single_reduction(workload: Workload) -> tuple[Stage, tuple[Stage, ...]] | None:
+    """Return the one stage that reduces, by an operation of two values, and the outputs (``outputs_of_reduction``);
+    None for a workload that has not one such stage, or has other outputs."""
+    inlined = inline_stages(workload)
+    reductions = [s for s in inlined.stages if s.reducer is not None]
+    if len(reductions) != 1 or reductions[0].reducer not in COMBINE:
+        return None
+    outputs = outputs_of_reduction(inlined, reductions[0])
+    return None if outputs is None else (reductions[0], outputs)
 
 
 def outputs_of_reduction(workload: Workload, reduction: Stage) -> tuple[Stage, ...] | None:

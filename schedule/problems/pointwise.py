@@ -16,16 +16,14 @@ from math import prod
 from ...ir.expr import Expr, Load, Var, const, index, walk
 from ...ir.rewrite import free_variables, loads_of, map_loads, substitute
 from ...te.dynamic import row_extent
-from ...te.inline import inline_stages
 from ...te.workload import Axis, Stage, Workload
-from ..loop_nest.nest import COMBINE
 from ..tile.accumulation import Accumulation
 from ..tile.delinearize import axis_indices
 from ..tile.load_analysis import flat_offset
 from ..tile.masked_loads import MaskedLoad, masked_loads_of
 from ..tile.register_loads import depends_on, without_unneeded_mask
 from .columnwise import columnwise_problem
-from .outputs import MAX_NODES, outputs_of_reduction, resolved_outputs
+from .outputs import MAX_NODES, resolved_outputs, single_reduction
 from .permute import permute_of
 from .rowwise import rowwise_problem
 from .window import reduce_window_of
@@ -112,17 +110,13 @@ def pointwise_of(workload: Workload) -> Pointwise | None:
 def _windows(workload: Workload) -> Pointwise | None:
     """Return the problem of a workload that is one reduction over small windows, each point of which belongs to few
     outputs, and what is computed from it. None where a sketch for reductions takes it."""
-    inlined = inline_stages(workload)
-    reductions = [s for s in inlined.stages if s.reducer is not None]
-    if len(reductions) != 1 or reductions[0].reducer not in COMBINE:
+    found = single_reduction(workload)
+    if found is None:
         return None
-    (reduction,) = reductions
-    if prod(a.extent for a in reduction.reduce_axes) > MOST_POINTS:
+    reduction, outputs = found
+    if prod(a.extent for a in reduction.reduce_axes) > MOST_POINTS or _is_product(reduction):
         return None
-    if _is_product(reduction):
-        return None
-    outputs = outputs_of_reduction(inlined, reduction)
-    if outputs is None or any(of(workload) is not None for of in (reduce_window_of, columnwise_problem)):
+    if any(of(workload) is not None for of in (reduce_window_of, columnwise_problem)):
         return None
     rows = rowwise_problem(workload)
     if rows is not None and rows.is_plain and not rows.order:

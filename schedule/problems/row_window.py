@@ -3,13 +3,11 @@
 from dataclasses import dataclass
 
 from ...ir.rewrite import free_variables
-from ...te.inline import inline_stages
 from ...te.workload import Axis, Workload
-from ..loop_nest.nest import COMBINE
 from ..tile.load_analysis import flat_offset
 from ..tile.masked_loads import masked_loads_of
 from .columnwise import columnwise_problem
-from .outputs import outputs_of_reduction
+from .outputs import single_reduction
 from .rowwise import rowwise_problem
 from .window import MAX_WINDOW_POINTS
 from .window_overlap import WindowAxis, WindowReduction, address_forms, window_axis
@@ -43,11 +41,10 @@ def row_window_of(workload: Workload) -> RowWindow | None:
     """Return the windows of a workload that is one reduction over windows along the innermost axis and what is computed
     from it at the same point. None for any other workload, for windows of more than ``MAX_WINDOW_POINTS`` positions,
     and for one in which neighbouring outputs share no input."""
-    inlined = inline_stages(workload)
-    reductions = [s for s in inlined.stages if s.reducer is not None]
-    if len(reductions) != 1 or reductions[0].reducer not in COMBINE:
+    found = single_reduction(workload)
+    if found is None:
         return None
-    (reduction,) = reductions
+    reduction, outputs = found
     kept, reduced = ([a for a in axes if a.extent > 1] for axes in (reduction.axes, reduction.reduce_axes))
     if not kept or len(reduced) != 1:
         return None
@@ -64,9 +61,8 @@ def row_window_of(workload: Workload) -> RowWindow | None:
             return None
     if not any({a.name for a in kept} <= free_variables(m.load) for m in sliding):
         return None  # a product of matrices
-    outputs = outputs_of_reduction(inlined, reduction)
     rows = rowwise_problem(workload)
-    if outputs is None or columnwise_problem(workload) is not None:
+    if columnwise_problem(workload) is not None:
         return None
     if rows is not None and rows.is_plain and not rows.order:
         return None

@@ -6,12 +6,10 @@ A window of several rows and columns is reduced along its rows first, and what t
 from dataclasses import dataclass
 
 from ...ir.rewrite import free_variables
-from ...te.inline import inline_stages
 from ...te.workload import Axis, Workload
-from ..loop_nest.nest import COMBINE
 from ..tile.load_analysis import flat_offset
 from ..tile.masked_loads import masked_loads_of
-from .outputs import outputs_of_reduction
+from .outputs import single_reduction
 from .window_overlap import WindowAxis, WindowReduction, address_forms, window_axis
 
 MOST_POSITIONS = 64
@@ -37,11 +35,10 @@ def separable_window_of(workload: Workload) -> SeparableWindow | None:
     """Return the windows of a workload that is one reduction over windows along the two innermost axes and what is
     computed from it at the same point. None for any other workload, for windows that span more than ``MOST_POSITIONS``
     positions along an axis, for those of which neighbours share no input, and where points of a window have weights."""
-    inlined = inline_stages(workload)
-    reductions = [s for s in inlined.stages if s.reducer is not None]
-    if len(reductions) != 1 or reductions[0].reducer not in COMBINE:
+    found = single_reduction(workload)
+    if found is None:
         return None
-    (reduction,) = reductions
+    reduction, outputs = found
     kept, reduced = ([a for a in axes if a.extent > 1] for axes in (reduction.axes, reduction.reduce_axes))
     if len(kept) < 2 or len(reduced) != 2:
         return None
@@ -63,6 +60,5 @@ def separable_window_of(workload: Workload) -> SeparableWindow | None:
         steps = None if offset is None else (offset.coefficient(column.name), offset.coefficient(width.window.name))
         if steps != (width.stride, width.dilation) or not {row.name, height.window.name} <= free_variables(masked.load):
             return None
-    outputs = outputs_of_reduction(inlined, reduction)
-    found = None if outputs is None else SeparableWindow(workload, reduction, outputs, sliding, height, width)
-    return None if found is None or found.depends_on(moving) else found
+    problem = SeparableWindow(workload, reduction, outputs, sliding, height, width)
+    return None if problem.depends_on(moving) else problem

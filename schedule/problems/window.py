@@ -6,12 +6,10 @@ The layout is NHWC: channels are innermost, and windows move along the axes befo
 from dataclasses import dataclass
 from math import prod
 
-from ...te.inline import inline_stages
 from ...te.workload import Axis, Workload
-from ..loop_nest.nest import COMBINE
 from ..tile.load_analysis import flat_offset
 from ..tile.masked_loads import MaskedLoad, masked_loads_of
-from .outputs import outputs_of_reduction
+from .outputs import single_reduction
 from .window_overlap import WindowAxis, WindowReduction, address_forms, window_axis
 
 MAX_WINDOW_POINTS = 64
@@ -76,11 +74,10 @@ def reduce_window_of(workload: Workload) -> ReduceWindow | None:
     computed from it at the same point. None for any other workload, for one in which neighbouring outputs share no
     input, and for windows along the innermost axis. Windows without weights may have more points (see
     ``MOST_ROWS_AND_COLUMNS``): each row and each column of a tile is reduced by itself."""
-    inlined = inline_stages(workload)
-    reductions = [s for s in inlined.stages if s.reducer is not None]
-    if len(reductions) != 1 or reductions[0].reducer not in COMBINE:
+    found = single_reduction(workload)
+    if found is None:
         return None
-    (reduction,) = reductions
+    reduction, outputs = found
     long = [a for a in reduction.axes if a.extent > 1]
     if len(long) < 2:
         return None
@@ -89,10 +86,9 @@ def reduce_window_of(workload: Workload) -> ReduceWindow | None:
     offsets = [flat_offset(r.load) for r in loads]
     if any(o is None or o.coefficient(channel.name) not in (0, 1) for o in offsets):
         return None
-    outputs = outputs_of_reduction(inlined, reduction)
     spatial = {a.name for a in long[-3:-1]}
     sliding = tuple(r for r in loads if r.variables & spatial)
-    if outputs is None or not any(channel.name in r.variables for r in sliding):
+    if not any(channel.name in r.variables for r in sliding):
         return None
     forms = address_forms(sliding)
     if forms is None:
@@ -108,8 +104,8 @@ def reduce_window_of(workload: Workload) -> ReduceWindow | None:
     if not windows:
         return None
     fixed = tuple(r for r in loads if r not in sliding)
-    found = ReduceWindow(workload, reduction, outputs, sliding, fixed, channel, width, height)
+    problem = ReduceWindow(workload, reduction, outputs, sliding, fixed, channel, width, height)
     if prod(a.extent for a in reduction.reduce_axes) <= MAX_WINDOW_POINTS:
-        return found
-    alike = len(windows) == 2 and not found.unwindowed_axes and found.is_alike(width) and found.is_alike(height)
-    return found if alike and max(w.extent for w in windows) <= MOST_ROWS_AND_COLUMNS else None
+        return problem
+    alike = len(windows) == 2 and not problem.unwindowed_axes and problem.is_alike(width) and problem.is_alike(height)
+    return problem if alike and max(w.extent for w in windows) <= MOST_ROWS_AND_COLUMNS else None
