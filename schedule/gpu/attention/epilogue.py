@@ -83,7 +83,7 @@ class AttentionEpilogue:
         w, p = self.w, self.p
         with w.loop("stored_half", 2, UNROLLED) as half:
             m = at["m"] + row_of(self.roles, half)
-            with w.when(Compare(CompareOp.LT, m, p.m_end)), w.loop("stored", p.d.extent // 8, UNROLLED) as pair:
+            with w.when(m < p.m_end), w.loop("stored", p.d.extent // 8, UNROLLED) as pair:
                 here = {**at, "m": m, "d": pair * 8 + self.roles.lane % QUAD * 2}
                 held = self._held(sums, here["d"], pair * 4 + half * 2)
                 to = [vector_at(i, here, "d", 2) for i in p.result.indices]

@@ -110,9 +110,9 @@ class OnlineSoftmax:
                 w.store(self.row_sum, (half, column), const(0.0, float32))
             if self.p.sink is not None:
                 sink = self._at(self.p.sink, self._first_place(at, half), const(0.0, float32))
-                with w.when(Compare(CompareOp.EQ, rank, index(0))):
+                with w.when(equal(rank, 0)):
                     w.store(self.row_max, (half,), sink / self.p.scale)
-                    with w.when(Compare(CompareOp.EQ, self.roles.lane % QUAD, index(0))):
+                    with w.when(equal(self.roles.lane % QUAD, 0)):
                         w.store(self.row_sum, (half, index(0)), const(1.0, float32))
 
     def weigh(self, scores: Buffer, at: Mapping[str, Expr], *, masked: bool) -> None:
