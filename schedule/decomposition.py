@@ -8,7 +8,8 @@
 may have one in two steps: a reduction over several axes as two reductions, and a sum of products whose factors are more
 than loads as a kernel that computes these factors and a product (im2col is that of a convolution). Distances and other
 reductions of functions of two such factors are the same. ``joined_axes`` are the same, with the axes of such a sum as
-one. With ``gathered``, what is read at loaded indices, such as the rows of an embedding, is copied first.
+one. With ``gathered``, what is read at loaded indices, such as the rows of an embedding, is copied first. With
+``widened``, inputs of 8 bits are copied as float16, which holds them, for a class that takes that, such as attention.
 ``te.softmax_chunks`` has one of long rows on a processor, and ``te.channels_last`` those of convolutions with channels
 first.
 """
@@ -18,7 +19,7 @@ from dataclasses import replace
 from itertools import chain
 from math import prod
 
-from ..core.dtypes import DType, float32, int32
+from ..core.dtypes import DType, float16, float32, int32
 from ..core.errors import InvalidWorkload
 from ..ir.buffer import Buffer
 from ..ir.expr import Cast, Compare, Const, Expr, Load, Select, Var, rebuild, walk
@@ -49,7 +50,13 @@ def decompositions(workload: Workload, has_class: Callable[[Workload], bool]) ->
         return []
     found: dict[str, tuple[Workload, ...]] = {}
     whole = inline_stages(workload)
-    for name, given in (("stages", whole), ("joined_axes", whole), ("gathered", _with_gathers(whole))):
+    variants = (
+        ("stages", whole),
+        ("joined_axes", whole),
+        ("gathered", _with_gathers(whole)),
+        ("widened", _with_widened_inputs(whole)),
+    )
+    for name, given in variants:
         if given is None:
             continue
         try:
@@ -122,6 +129,32 @@ def _with_gathers(workload: Workload) -> Workload | None:
 
         stages.append(replace(stage, body=map_loads(stage.body, gathered)))
     return replace(workload, stages=tuple(stages)) if gathers else None
+
+
+def _with_widened_inputs(workload: Workload) -> Workload | None:
+    """``workload`` with a stage for each input of 8 bits that is read as float32, which has its elements as float16;
+    None where there are none."""
+    taken = {b.name for b in workload.inputs} | {s.name for s in workload.stages}
+    taken |= {a.name for s in workload.stages for a in (*s.axes, *s.reduce_axes)}
+    wide: dict[Buffer, Buffer] = {}
+    stages: list[Stage] = []
+
+    def widened(e: Expr) -> Expr:
+        if not isinstance(e, Cast) or e.type != float32 or not isinstance(e.value, Load):
+            return e
+        given = e.value.buffer
+        if given not in workload.inputs or given.dtype.bits != 8 or given.dtype.is_bool:
+            return e
+        if given not in wide:
+            wide[given] = Buffer(fresh_name(f"{given.name}_wide", taken), given.shape, float16)
+            taken.add(wide[given].name)
+            axes = [Axis(f"wide_{n}", extent) for n, extent in enumerate(given.shape)]
+            value = Cast(Load(given, tuple(Var(a.name) for a in axes)), float16)
+            stages.append(with_own_axes(Stage(wide[given], tuple(axes), value), taken))
+        return Cast(Load(wide[given], e.value.indices), float32)
+
+    read = [replace(s, body=map_expr(s.body, widened)) for s in workload.stages]
+    return replace(workload, stages=(*stages, *read)) if wide else None
 
 
 def _in_parts(
@@ -313,9 +346,9 @@ DECOMPOSED = Decomposer(
     decompositions,
     knob="decomposition",
     meaning="what the workload is decomposed into: `stages`, or a few together; with `joined_axes` the axes of a sum "
-    "of products are one; with `gathered` what is read at loaded indices is copied first; with "
-    "`softmax_chunks` the maximum and the sum of a row come from those of its chunks; `patches`, `channels_last` "
-    "and their like change the layout of a convolution",
+    "of products are one; with `gathered` what is read at loaded indices is copied first; with `widened` inputs of "
+    "8 bits are copied as float16 first; with `softmax_chunks` the maximum and the sum of a row come from those of its "
+    "chunks; `patches`, `channels_last` and their like change the layout of a convolution",
     takes="workloads of static shapes that kernel classes take in several steps and none takes as a whole",
     generic=True,
 )

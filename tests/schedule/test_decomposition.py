@@ -59,6 +59,22 @@ def _image(batch: int, size: int, dtype: str, layout: str, **more: object) -> Ca
     return lambda: OPERATORS["conv2d"].workload(parameters)
 
 
+def _attention(queries: str, keys: str) -> str:
+    """The scores of keys have a scale each."""
+    return f"""
+Q: {queries}[3, 20, 32]
+K: {keys}[3, 70, 32]
+V: {keys}[3, 70, 16]
+A: float32[3, 70]
+S[h, i, j] = sum over r < 32 of float32(Q[h, i, r]) * float32(K[h, j, r])
+L[h, i, j] = S[h, i, j] * A[h, j] * 0.01
+T[h, i] = max over t < 70 of L[h, i, t]
+P[h, i, j] = exp(L[h, i, j] - T[h, i])
+U[h, i] = sum over t < 70 of P[h, i, t]
+O[h, i, e] = sum over w < 70 of float32(float16(P[h, i, w])) * float32(V[h, w, e])
+Y[h, i, e] = float16(O[h, i, e] / U[h, i])"""
+
+
 WORKLOADS: dict[str, Callable[[], Workload]] = {
     "shares": lambda: parse_workload(SHARES),
     "convolution in float32": _image(2, 8, "float32", "NHWC", bias=True, activation="relu"),
@@ -75,6 +91,8 @@ WORKLOADS: dict[str, Callable[[], Workload]] = {
         "A: float16[37, 40]\nB: float16[40, 32]\nC[i < 37, j < 32] = sum over k < 40 of "
         "select(k <= i, float32(A[i, k]), 0.0) * max(float32(B[k, j]), 0.0)"
     ),
+    "attention of 8-bit floats": lambda: parse_workload(_attention("float8_e4m3fn", "float8_e5m2")),
+    "keys and values of 8 bits": lambda: parse_workload(_attention("float16", "int8")),
     "groups": _image(2, 8, "float32", "NHWC", groups=2, dilation=2),
 }
 PAIRWISE: dict[str, Callable[[], Workload]] = {
@@ -98,6 +116,12 @@ def test_steps_compute_the_workload(name: str) -> None:
     sketch = "cuda_pairwise" if name in PAIRWISE else "cuda_decomposed"
     assert sketch in [s.name for s in sketches_for(workload, H200)]
     assert check_schedules(sketch, H200, workload, 0, 4) == 4
+
+
+@pytest.mark.parametrize("name", ["attention of 8-bit floats", "keys and values of 8 bits"])
+def test_attention_of_8_bits_is_one_kernel_behind_copies(name: str) -> None:
+    steps = dict(decompositions(WORKLOADS[name](), _has_class))["widened"]
+    assert [s.name for s in class_sketches(steps[-1], H200)] == ["cuda_attention"]
 
 
 def test_factors_whose_values_are_narrow_are_stored_and_multiplied_so() -> None:
