@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import prod
 
 from ....ir.build import Writer
-from ....ir.expr import WARP_LANES, Expr
+from ....ir.expr import WARP_LANES, Expr, index, minimum
 from ....ir.rewrite import map_loads, substitute
 from ....ir.stmt import HardwareAxis, LoopKind
 from ....te.functions import equal
@@ -22,12 +22,14 @@ class PointSizes:
     """The knobs of such a launch; columns for a space, plain ints for one setting.
 
     ``threads``: threads of a block. ``threads_per_output``: how many of them compute one output together (1, a warp, or
-    the block). ``items``: how many outputs they compute one after the other.
+    the block). ``items``: how many outputs they compute, one after the other, or side by side (``interleaved``): in one
+    loop over the reduction, so that what does not differ among them is loaded once.
     """
 
     threads: Size = 128
     items: Size = 1
     threads_per_output: Size = 1
+    interleaved: Size = 0
 
     def blocks(self, points: int) -> Size:
         """Return how many blocks compute ``points`` outputs."""
@@ -45,6 +47,10 @@ def write_points(w: Writer, launch: LoopLaunch, sizes: PointSizes, prefix: str) 
     with w.launch(f"{prefix}points", [(f"{prefix}block", blocks, HardwareAxis.GRID_X), *threads]) as (block, *at):
         thread_group = ThreadGroup(at[0] * WARP_LANES + at[1] if warps else at[0], sizes.threads_per_output, groups)
         group, lane = (at[0], at[1]) if warps else (thread_group.group_rank, thread_group.thread_rank)
+        if sizes.interleaved:
+            points = [(block * sizes.items + item) * groups + group for item in range(sizes.items)]
+            _write_interleaved(w, launch, points, lane, thread_group, prefix)
+            return
         kind = LoopKind.UNROLLED if sizes.threads_per_output == 1 else LoopKind.SERIAL
         with w.loop(f"{prefix}item", sizes.items, kind) as item:
             point = (block * sizes.items + item) * groups + group
@@ -65,19 +71,60 @@ def _write_point(
         return
     acc = ThreadAccumulators(w, stage, (), f"{prefix}sum")
     acc.initialise(())
-    if thread_group.threads == 1:
-        _reduce_serially(
-            w, stage.reduce_axes, values, prefix, lambda v: acc.accumulate((), substitute(stage.body, v), v)
-        )
-    else:
-        total = prod(a.extent for a in stage.reduce_axes)
-        with w.shared_out(f"{prefix}step", total, thread_group.threads, lane) as number:
-            at_k = delinearize(number, [a.extent for a in stage.reduce_axes])
-            values = {**values, **{a.name: e for a, e in zip(stage.reduce_axes, at_k, strict=True)}}
-            acc.accumulate((), substitute(stage.body, values), values)
+
+    def accumulate(reduced: Mapping[str, Expr]) -> None:
+        here = {**values, **reduced}
+        acc.accumulate((), substitute(stage.body, here), here)
+
+    _reduce(w, launch, lane, thread_group, prefix, accumulate)
+    if thread_group.threads > 1:
         acc.reduce_across(thread_group)
     with w.when(None if thread_group.threads == 1 else equal(lane, 0)):
         w.store(launch.stored.tensor, at, with_epilogue(launch, at, acc.value(())))
+
+
+def _write_interleaved(
+    w: Writer, launch: LoopLaunch, points: Sequence[Expr], lane: Expr, thread_group: ThreadGroup, prefix: str
+) -> None:
+    """Compute and store the outputs with the flat indices ``points`` side by side. Those behind the last one compute
+    that, too, and store nothing."""
+    stage = launch.stage
+    inside = [minimum(point, index(launch.points - 1)) for point in points]
+    places = [delinearize(point, [a.extent for a in stage.axes]) for point in inside]
+    sums = [ThreadAccumulators(w, stage, (), f"{prefix}sum_{n}") for n in range(len(points))]
+    for acc in sums:
+        acc.initialise(())
+
+    def accumulate(reduced: Mapping[str, Expr]) -> None:
+        for acc, at in zip(sums, places, strict=True):
+            here = {**{a.name: e for a, e in zip(stage.axes, at, strict=True)}, **reduced}
+            acc.accumulate((), substitute(stage.body, here), here)
+
+    _reduce(w, launch, lane, thread_group, prefix, accumulate)
+    for acc, point, at in zip(sums, points, places, strict=True):
+        if thread_group.threads > 1:
+            acc.reduce_across(thread_group)
+        with w.when(point < launch.points, None if thread_group.threads == 1 else equal(lane, 0)):
+            w.store(launch.stored.tensor, at, with_epilogue(launch, at, acc.value(())))
+
+
+def _reduce(
+    w: Writer,
+    launch: LoopLaunch,
+    lane: Expr,
+    thread_group: ThreadGroup,
+    prefix: str,
+    accumulate: Callable[[Mapping[str, Expr]], None],
+) -> None:
+    """The share of a thread of the points of the reduction, around what ``accumulate`` writes for the indices of its
+    axes."""
+    axes = launch.stage.reduce_axes
+    if thread_group.threads == 1:
+        _reduce_serially(w, axes, {}, prefix, accumulate)
+        return
+    with w.shared_out(f"{prefix}step", prod(a.extent for a in axes), thread_group.threads, lane) as number:
+        at = delinearize(number, [a.extent for a in axes])
+        accumulate({a.name: e for a, e in zip(axes, at, strict=True)})
 
 
 def _reduce_serially(

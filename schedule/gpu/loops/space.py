@@ -12,7 +12,7 @@ from ....core.schedule import KnobValue
 from ....core.target import Target
 from ....ir.build import Writer
 from ....ir.expr import WARP_LANES, Load
-from ....ir.rewrite import loads_of
+from ....ir.rewrite import free_variables, loads_of
 from ....ir.stmt import Kernel
 from ....te.cost import minimum_bytes, stage_flops
 from ....te.workload import Stage, Workload
@@ -89,7 +89,21 @@ class GpuLoopsPlan(Plan):
             Knob("threads", (64, 128, 256, 512), "how many threads a block has"),
             Knob("items", (1, 2, 4), "how many outputs a thread, or those that share an output, compute in turn"),
             Knob("threads_per_output", shares, "how many threads share an output: one, a warp, or a block"),
+            *(
+                (
+                    Knob(
+                        "interleaved", (0, 1), "whether items are computed side by side, in one loop over the reduction"
+                    ),
+                )
+                if self.shares_loads
+                else ()
+            ),
         )
+
+    @property
+    def shares_loads(self) -> bool:
+        """Whether outputs that are computed side by side load something once."""
+        return self.main.stage.reducer is not None and _shared_loads(self.main.stage) > 0
 
     def tile_sizes(self, columns: Columns) -> TileSizes:
         return TileSizes(
@@ -102,7 +116,12 @@ class GpuLoopsPlan(Plan):
         )
 
     def point_sizes(self, columns: Columns) -> PointSizes:
-        return PointSizes(*(columns.ints(n) for n in ("threads", "items", "threads_per_output")))
+        return PointSizes(
+            threads=columns.ints("threads"),
+            items=columns.ints("items"),
+            threads_per_output=columns.ints("threads_per_output"),
+            interleaved=columns.ints("interleaved") if self.shares_loads else 0,
+        )
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
@@ -116,6 +135,17 @@ class GpuLoopsPlan(Plan):
                 "threads of a block must reach its barriers",
                 names,
                 self._barriers_are_uniform,
+            ),
+            *(
+                (
+                    Constraint(
+                        "interleaved is 0 with one item",
+                        ("items", "interleaved"),
+                        lambda columns: (columns.ints("interleaved") == 0) | (columns.ints("items") > 1),
+                    ),
+                )
+                if self.shares_loads
+                else ()
             ),
             Constraint(
                 "a launch has at most 2^31 - 1 blocks",
@@ -189,15 +219,19 @@ class GpuLoopsPlan(Plan):
         return self._tile_traffic(launch, axes, self.tile_sizes(columns) if is_main else TileSizes(), ceilings)
 
     def _point_traffic(self, launch: LoopLaunch, sizes: PointSizes) -> MemoryTraffic:
+        interleaved = np.asarray(sizes.interleaved) == 1
+        once = _shared_loads(launch.stage) * (1 - 1 / sizes.items)
+        loaded = len(loads_of(launch.stage.body)) - np.where(interleaved, once, 0.0)
+        in_turn = np.where(interleaved, 1, sizes.items)
         resident = limits_of(self.target).resident_blocks(sizes.threads, _point_registers(sizes), 0)
         return MemoryTraffic(
             blocks=sizes.blocks(launch.points),
             resident=resident,
-            rounds=sizes.items * -(-launch.reduction // (sizes.threads_per_output * LOADS_IN_FLIGHT)),
+            rounds=in_turn * -(-launch.reduction // (sizes.threads_per_output * LOADS_IN_FLIGHT)),
             memory_bytes=minimum_bytes(self.workload),
             l2_bytes=launch.points
             * (launch.stored.tensor.dtype.bytes + launch.reduction * _bytes_per_point(launch.stage, sizes)),
-            accesses=launch.points * (launch.reduction * len(loads_of(launch.stage.body)) + 1) / WARP_LANES,
+            accesses=launch.points * (launch.reduction * loaded + 1) / WARP_LANES,
             operations=stage_flops(launch.stage),
         )
 
@@ -270,6 +304,12 @@ class GpuLoopsPlan(Plan):
 def _default_sizes(launch: LoopLaunch) -> PointSizes:
     """Return the sizes of a launch without tiles and knobs."""
     return PointSizes(threads_per_output=WARP_LANES if launch.reduction >= 256 else 1)
+
+
+def _shared_loads(stage: Stage) -> int:
+    """Return how many loads of a point are the same for all outputs."""
+    axes = {a.name for a in stage.axes}
+    return sum(1 for load in loads_of(stage.body) if not any(free_variables(i) & axes for i in load.indices))
 
 
 def _point_registers(sizes: PointSizes) -> Ints:
