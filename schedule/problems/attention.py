@@ -45,7 +45,7 @@ from ...te.dynamic import dynamic_axes, dynamic_extents
 from ...te.functions import any_of, negated
 from ...te.inline import inline_stages
 from ...te.workload import Axis, Reducer, Stage, Workload
-from .attention_forms import with_maximum, with_output, without_sink
+from .attention_forms import log_sum, with_maximum, with_output, without_sink
 from .gemm import Result
 
 
@@ -75,9 +75,12 @@ class Attention:
     before they are multiplied with V. The sum of the weights of a query has ``exp(sink)`` beside them. In
     ``result``, loads of the tensor ``normalised`` stand for the quotient of the sums. ``dynamic_m`` and
     ``dynamic_n``: how many queries and keys a call has, where that is dynamic; ``m`` and ``n`` have the most then.
+    ``log_sum``: a second output, in which ``LOG_SUM`` stands for the logarithm of the sum of ``exp(scale *
+    score)``.
     """
 
     inputs: tuple[Buffer, ...]
+    outputs: tuple[Buffer, ...]
     batch: tuple[Axis, ...]
     m: Axis
     n: Axis
@@ -97,6 +100,7 @@ class Attention:
     dynamic_m: Expr | None = None
     dynamic_n: Expr | None = None
     sink: Expr | None = None
+    log_sum: Result | None = None
 
     @property
     def is_dynamic(self) -> bool:
@@ -147,7 +151,7 @@ class Attention:
         """All names that a kernel cannot use for anything else."""
         axes = {a.name for a in (self.m, self.n, self.k, self.d, *self.batch)}
         axes |= free_variables(self.m_end) | free_variables(self.n_end)
-        return {b.name for b in (*self.inputs, self.result.tensor, self.product, self.normalised)} | axes
+        return {b.name for b in (*self.inputs, *self.outputs, self.product, self.normalised)} | axes
 
 
 def attention_of(workload: Workload) -> Attention | None:
@@ -157,14 +161,19 @@ def attention_of(workload: Workload) -> Attention | None:
     stages, sink = without_sink(stages)
     reducing = [s for s in stages if s.reducer is not None]
     outputs = [s for s in stages if s.reducer is None]
-    if len(reducing) != 4 or len(outputs) != 1 or workload.outputs != (outputs[0].name,):
+    if len(reducing) != 4 or {s.name for s in outputs} != set(workload.outputs):
         return None
     product, top, *sums = reducing
+    logs = [s for s in outputs if _reads(s.body, top.name)]
+    outputs = [s for s in outputs if s not in logs]
+    if len(outputs) != 1 or len(logs) > 1:
+        return None
     if product.reducer is not Reducer.SUM or top.reducer is not Reducer.MAX or len(top.reduce_axes) != 1:
         return None
     if any(s.reducer is not Reducer.SUM or len(s.reduce_axes) != 1 or s.tensor.dtype != float32 for s in sums):
         return None
-    return _Recogniser(workload, product, top, outputs[0], sink, dynamic_axes(inlined)).attention(sums)
+    log = logs[0] if logs else None
+    return _Recogniser(workload, product, top, outputs[0], log, sink, dynamic_axes(inlined)).attention(sums)
 
 
 @dataclass(frozen=True)
@@ -198,11 +207,12 @@ class _Recogniser:
         product: Stage,
         top: Stage,
         output: Stage,
+        log: Stage | None,
         sink: Expr | None,
         dynamic: Mapping[str, int],
     ) -> None:
         self.workload, self.product, self.top, self.output = workload, product, top, output
-        self.sink, self.dynamic = sink, dynamic
+        self.log, self.sink, self.dynamic = log, sink, dynamic
         self.rows = {a.name: Var(f"row{n}") for n, a in enumerate(top.axes) if a.extent > 1}
 
     def attention(self, sums: Sequence[Stage]) -> Attention | None:
@@ -272,7 +282,8 @@ class _Recogniser:
         names |= {name: Var(f"batch_{n}") for n, name in enumerate(x for x in extents if x != m)}
         result = self._result(total, sum_, names)
         score = _canonical(sum_.score, self.product.tensor, product_scale, names)
-        if result is None or score is None:
+        log_sum = None if self.log is None else self._log_sum(self.log, total, names)
+        if result is None or score is None or (log_sum is None) != (self.log is None):
             return None
         bounds, conditions = _split_masks(score.masks)
         if any(_reads(e, name) for e in (score.value, *conditions) for name in (self.top.name, total.stage.name)):
@@ -289,6 +300,7 @@ class _Recogniser:
             )
         return Attention(
             self.workload.inputs,
+            self.workload.output_buffers,
             batch,
             Axis("m", extents.get(m, 1)),
             Axis("n", self.top.reduce_axes[0].extent),
@@ -308,7 +320,18 @@ class _Recogniser:
             self._extent(self._dynamic_rows.get(m)),
             self._extent(self.dynamic.get(self.top.reduce_axes[0].name)),
             None if self.sink is None else substitute(substitute(self.sink, self.rows), names),
+            log_sum,
         )
+
+    def _log_sum(self, log: Stage, total: _HomogeneousSum, names: Mapping[str, Expr]) -> Result | None:
+        """Return the output ``log``, with the logarithm of the sum of the exponentials of scores in it as a load."""
+        at_top = {**self.rows, self.top.reduce_axes[0].name: Var("n")}
+        value = log_sum(log.body, self.top.name, total.stage.name)
+        at = _axes_read(log, total)
+        if value is None or at is None or _score(substitute(self.top.body, at_top)).scale != total.score.scale:
+            return None
+        indices = tuple(substitute(at.get(a.name, index(0)), names) for a in log.axes)
+        return Result(log.tensor, indices, substitute(substitute(value, at), names))
 
     def _weights(self, sum_: _HomogeneousSum) -> DType:
         """Return what weights are rounded to. float16 has the mantissa of TF32, and no weight is above 1."""

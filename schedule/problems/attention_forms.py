@@ -18,13 +18,19 @@ from ...ir.expr import Binary, BinaryOp, Expr, Load, Unary, UnaryOp, Var, walk
 from ...ir.rewrite import map_expr, substitute
 from ...te.workload import Reducer, Stage
 
+LOG_SUM = Buffer("log_sum#", (), float32)
+"""Stands for the logarithm of the sum of the exponentials of a query's scores. No tensor has its name."""
+
 
 def with_output(stages: Sequence[Stage], outputs: Sequence[str]) -> tuple[Stage, ...]:
-    """``stages`` with a stage that copies the last sum, where that is itself the only output."""
-    *before, last = stages
-    if last.reducer is not Reducer.SUM or tuple(outputs) != (last.name,):
+    """``stages`` with a stage that copies the sum that is itself an output, if one is."""
+    read = {b.name for s in stages for b in _buffers_read(s.body)}
+    sums = [s for s in stages if s.reducer is Reducer.SUM and s.name in outputs and s.name not in read]
+    if len(sums) != 1:
         return tuple(stages)
-    names = {s.name for s in stages} | {b.name for s in stages for b in _buffers_read(s.body)}
+    (last,) = sums
+    before = [s for s in stages if s is not last]
+    names = {s.name for s in stages} | read
     name = next(n for i in range(len(names) + 1) if (n := f"{last.name}_sum{i or ''}") not in names)
     tensor = Buffer(name, last.tensor.shape, last.tensor.dtype)
     copy = Stage(last.tensor, last.axes, Load(tensor, tuple(Var(a.name) for a in last.axes)))
@@ -96,6 +102,21 @@ def without_sink(stages: Sequence[Stage]) -> tuple[tuple[Stage, ...], Expr | Non
     if len(sinks) != 1 or len(read) != len(totals):
         return tuple(stages), None
     return merged, sinks.pop()
+
+
+def log_sum(body: Expr, top: str, total: str) -> Expr | None:
+    """Return the value of an output in which the tensor ``LOG_SUM`` stands for ``log(total) + top``, the logarithm of
+    the sum of the exponentials of all scores; None where ``body`` reads either elsewhere."""
+
+    def found(e: Expr) -> Expr:
+        for a, b in _operands(e, BinaryOp.ADD):
+            if isinstance(a, Unary) and a.op is UnaryOp.LOG and isinstance(a.value, Load) and isinstance(b, Load):
+                if (a.value.buffer.name, b.buffer.name) == (total, top):
+                    return Load(LOG_SUM, ())
+        return e
+
+    value = map_expr(body, found)
+    return None if {b.name for b in _buffers_read(value)} & {top, total} else value
 
 
 def _sink_of(e: Expr, top: Stage) -> Expr | None:

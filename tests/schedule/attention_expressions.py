@@ -24,8 +24,9 @@ class Spelling:
     the dtype of a tensor of what is not hidden. ``sink`` puts one more score beside those of the keys, a number for
     each head. ``maximum``: whether scores are taken from their maximum. ``quotient`` says where it is divided by
     the sum. ``power_of_two``: exp2 in place of exp. ``scaled_after``: the scale is applied to the difference from
-    the maximum. ``gated``: what follows reads other tensors too. ``copied``: the sum over V is no output itself.
-    ``rows_last``: the output has its rows as the last axis but one, or else in front of the heads.
+    the maximum. ``gated``: what follows reads other tensors too. ``log_sum``: the logarithm of the sum of the
+    exponentials of scores is an output, too. ``copied``: the sum over V is no output itself. ``rows_last``: the
+    output has its rows as the last axis but one, or else in front of the heads.
     """
 
     group: int = 1
@@ -47,6 +48,7 @@ class Spelling:
     rows_last: bool = True
     gated: bool = False
     copied: bool = True
+    log_sum: bool = False
     rounds: bool = True
     dtype: str = "float16"
     precision: str = "ieee"
@@ -157,10 +159,13 @@ class Spelling:
             output = te.compute((HEADS, QUERIES, COLUMNS), divided)
         else:
             output = te.compute((QUERIES, HEADS, COLUMNS), lambda i, h, d: divided(h, i, d))
+        outputs = [output]
+        if self.log_sum:
+            outputs = [te.compute(rows, lambda h, i: te.log(total[h, i]) + bound(h, i)), output]
         others = [
             *([added] * self.bias),
             *([shown] * bool(self.shown)),
             *([sinks] * self.sink),
             *([gate, residual] * self.gated),
         ]
-        return te.workload(output, inputs=[q, k, v, *others], precision=self.precision)
+        return te.workload(outputs, inputs=[q, k, v, *others], precision=self.precision)

@@ -62,7 +62,7 @@ def lower_attention(p: Attention, s: AttentionSizes[int]) -> Kernel:
     if partials is not None:
         partials.write_combine()
     workspace = () if partials is None else partials.buffers
-    return Kernel(KERNEL_NAME, p.inputs, (p.result.tensor,), workspace, w.finish())
+    return Kernel(KERNEL_NAME, p.inputs, p.outputs, workspace, w.finish())
 
 
 def _read_once(scheduler: AttentionTileScheduler) -> tuple[str, ...]:
@@ -109,7 +109,7 @@ def _tiles(
             fills = iteration * blocks.steps if done is None else Cast(Load(done, (index(0),)), INDEX)
             mainloop.run(at, blocks, iteration, fills, epilogue.release, index(0))
             with w.when(mainloop.roles.consumes):
-                mainloop.softmax.normalise(mainloop.sums)
+                mainloop.softmax.normalise(mainloop.sums, at)
                 epilogue.store(mainloop.sums, at, iteration)
             if done is not None:
                 w.store(done, (index(0),), Load(done, (index(0),)) + Cast(blocks.steps, int32))

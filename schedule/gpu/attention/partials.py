@@ -28,12 +28,14 @@ from ....ir.expr import (
     maximum,
     minimum,
 )
+from ....ir.rewrite import substitute
 from ....ir.stmt import HardwareAxis
 from ....te.functions import equal
+from ...problems.attention_forms import LOG_SUM
 from ...tile.names import FreshNameWriter
-from ...tile.stage_body import vector_at
+from ...tile.stage_body import scalar_at, vector_at
 from ..block_reduce import QUAD, butterfly, combine_of
-from .softmax import QUAD_DISTANCES, UNROLLED, OnlineSoftmax, exponent_unit, row_of
+from .softmax import QUAD_DISTANCES, UNROLLED, OnlineSoftmax, exponent_unit, log_sum_of, row_of
 from .tile_scheduler import AttentionTileScheduler
 
 COMBINE_THREADS, COMBINED_COLUMNS = 128, 4
@@ -135,6 +137,11 @@ class AttentionPartials:
         value = vector_at(p.result.value, at, "d", COMBINED_COLUMNS, held)
         target = [vector_at(i, at, "d", COMBINED_COLUMNS) for i in p.result.indices]
         w.store(p.result.tensor, target, value)
+        if p.log_sum is not None:
+            found = log_sum_of(p, Load(top, (zero,)), Load(whole, (zero,)))
+            log = scalar_at(p.log_sum.value, at, lambda load: found if load.buffer == LOG_SUM else load)
+            with w.when(equal(d, 0)):
+                w.store(p.log_sum.tensor, tuple(substitute(i, at) for i in p.log_sum.indices), log)
 
     def _present(self, rank: Expr) -> Expr:
         """Return the CTA that is read as the one with a rank: the last one in place of those that a call lacks, so that

@@ -146,7 +146,7 @@ def prior_seconds(p: Attention, s: AttentionSizes[Ints], peaks: GpuPeaks) -> Flo
     tile = np.where(s.persistent == 1, ahead, FIRST_TILE_CYCLES)
     steps, tiles = steps_of_busiest(p, s, peaks.multiprocessors)
     busy = steps * step + tiles * tile
-    moved = sum(b.bytes for b in (*p.inputs, p.result.tensor)) / peaks.memory_bytes_per_cycle
+    moved = sum(b.bytes for b in (*p.inputs, *p.outputs)) / peaks.memory_bytes_per_cycle
     split = np.where(s.split_kv > 1, COMBINE_CYCLES * (1 + s.split_kv / 16), 0.0)
     seconds: Floats = peaks.launch_seconds + (np.maximum(busy, moved) + split) / peaks.clock_hz
     return seconds

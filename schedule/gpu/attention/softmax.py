@@ -34,10 +34,11 @@ from ....ir.expr import (
 )
 from ....ir.gpu.wgmma import WGMMA_M
 from ....ir.linear_form import LinearForm
-from ....ir.rewrite import loads_of
+from ....ir.rewrite import loads_of, substitute
 from ....ir.stmt import LoopKind
 from ....te.functions import equal
 from ...problems.attention import Attention
+from ...problems.attention_forms import LOG_SUM
 from ...tile.names import FreshNameWriter
 from ...tile.stage_body import scalar_at
 from ..block_reduce import QUAD, butterfly, combine_of
@@ -55,6 +56,11 @@ QUAD_DISTANCES = (1, 2)
 def exponent_unit(p: Attention) -> float:
     """Return what a difference of scores is multiplied with to become an exponent of 2."""
     return p.scale * log2(e)
+
+
+def log_sum_of(p: Attention, row_max: Expr, total: Expr) -> Expr:
+    """Return the logarithm of the sum of the exponentials of a row's scores, where ``total`` is that of its weights."""
+    return Unary(UnaryOp.LOG, total) + row_max * p.scale
 
 
 def row_of(roles: WarpRoles, half: Expr) -> Expr:
@@ -151,8 +157,9 @@ class OnlineSoftmax:
                 if n + 1 < len(operands):
                     self.w.store(weights, place, Load(weights, place) - Cast(Load(operand, place), float32))
 
-    def normalise(self, sums: Buffer) -> None:
-        """Divide the sums of all rows by those of their weights."""
+    def normalise(self, sums: Buffer, at: Mapping[str, Expr]) -> None:
+        """Divide the sums of all rows by those of their weights, whose logarithms are stored where they are an output
+        of the tile at ``at``."""
         w = self.w
         with w.scope():
             inverse = w.allocate("inverse", (2,), float32, MemoryScope.REGISTER)
@@ -160,8 +167,20 @@ class OnlineSoftmax:
                 both = [Load(self.row_sum, (half, index(column))) for column in range(2)]
                 w.store(inverse, (half,), both[0] + both[1])
                 butterfly(w, "of_quad", [inverse], combine_of(BinaryOp.ADD), QUAD_DISTANCES, (half,))
+                self._store_log_sum(at, half, Load(inverse, (half,)))
                 w.store(inverse, (half,), 1.0 / Load(inverse, (half,)))
             self._scale("normalised_element", sums, inverse)
+
+    def _store_log_sum(self, at: Mapping[str, Expr], half: Expr, total: Expr) -> None:
+        """The first lane of a row stores the logarithm of the sum of its weights, where that is an output."""
+        w, p = self.w, self.p
+        if p.log_sum is None:
+            return
+        here = {**at, "m": at["m"] + row_of(self.roles, half)}
+        found = log_sum_of(p, Load(self.row_max, (half,)), total)
+        with w.when(here["m"] < p.m_end, equal(self.roles.lane % QUAD, 0)):
+            value = scalar_at(p.log_sum.value, here, lambda load: found if load.buffer == LOG_SUM else load)
+            w.store(p.log_sum.tensor, tuple(substitute(i, here) for i in p.log_sum.indices), value)
 
     def _prepare(self, scores: Buffer, at: Mapping[str, Expr], *, masked: bool) -> None:
         """Apply the function of the product that a score is, and the mask."""
