@@ -13,7 +13,7 @@ Factors that do not depend on the axis are taken out of the sums, and casts betw
 be any function of the product and of the indices, such as a bias, a soft cap, or a mask of minus infinities.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, log, prod
 
@@ -23,13 +23,9 @@ from ...ir.expr import (
     Binary,
     BinaryOp,
     Cast,
-    Compare,
-    CompareOp,
     Const,
     Expr,
     Load,
-    Logic,
-    LogicOp,
     Select,
     Unary,
     UnaryOp,
@@ -42,26 +38,12 @@ from ...ir.expr import (
 from ...ir.linear_form import LinearForm, affine_form
 from ...ir.rewrite import free_variables, loads_of, map_loads, substitute
 from ...te.dynamic import dynamic_axes, dynamic_extents
-from ...te.functions import any_of, negated
+from ...te.functions import negated
 from ...te.inline import inline_stages
 from ...te.workload import Axis, Reducer, Stage, Workload
 from .attention_forms import log_sum, with_maximum, with_output, without_sink
 from .gemm import Result
-
-
-@dataclass(frozen=True, slots=True)
-class KeyBound:
-    """A condition on which keys a query sees: ``n`` is at most one of ``limits`` where it is ``upper``, else at least
-    one of them. They are linear forms of ``m`` and the axes of the batch."""
-
-    upper: bool
-    limits: tuple[LinearForm, ...]
-
-    @property
-    def condition(self) -> Expr:
-        """The condition as an expression."""
-        op = CompareOp.LE if self.upper else CompareOp.GE
-        return any_of(*(Compare(op, Var("n"), limit.to_expr()) for limit in self.limits))
+from .key_bounds import KeyBound, conjuncts, hides_nothing, split_masks
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,12 +267,12 @@ class _Recogniser:
         log_sum = None if self.log is None else self._log_sum(self.log, total, names)
         if result is None or score is None or (log_sum is None) != (self.log is None):
             return None
-        bounds, conditions = _split_masks(score.masks)
+        bounds, conditions = split_masks(score.masks)
         if any(_reads(e, name) for e in (score.value, *conditions) for name in (self.top.name, total.stage.name)):
             return None
         last_n = self._extent(self.dynamic.get(self.top.reduce_axes[0].name))
         if last_n is not None:  # where the number of keys is static, the prior and the simplifier see that
-            bounds = tuple(b for b in bounds if not _hides_nothing(b, last_n - 1))
+            bounds = tuple(b for b in bounds if not hides_nothing(b, last_n - 1))
         own = isinstance(score.value, Load) and score.value.buffer.name == self.product.name
         q, key, v = (Load(e.buffer, tuple(substitute(i, names) for i in e.indices)) for e in (q, key, v))
         if not m:
@@ -452,13 +434,13 @@ def _score(e: Expr) -> _Score:
         if hidden[0] != hidden[1]:
             inner = _score(e.otherwise if hidden[0] else e.then)
             mask: Expr = negated(e.condition) if hidden[0] else e.condition
-            return _Score(inner.value, scale * inner.scale, (*_conjuncts(mask), *inner.masks))
+            return _Score(inner.value, scale * inner.scale, (*conjuncts(mask), *inner.masks))
     if isinstance(e, Binary) and e.op is BinaryOp.ADD:
         for other, added in ((e.a, e.b), (e.b, e.a)):
             if isinstance(added, Select) and {_number(added.then), _number(added.otherwise)} == {0.0, -inf}:
                 inner = _score(other)
                 shown = added.condition if _number(added.then) == 0.0 else negated(added.condition)
-                return _Score(inner.value, scale * inner.scale, (*_conjuncts(shown), *inner.masks))
+                return _Score(inner.value, scale * inner.scale, (*conjuncts(shown), *inner.masks))
     return _Score(e, scale, ())
 
 
@@ -472,7 +454,7 @@ def _weight(e: Expr, top: str) -> _Score | None:
         if inner is None:
             return None
         mask: Expr = negated(e.condition) if zero[0] else e.condition
-        return _Score(inner.value, inner.scale, (*_conjuncts(mask), *inner.masks))
+        return _Score(inner.value, inner.scale, (*conjuncts(mask), *inner.masks))
     if not isinstance(e, Unary) or e.op not in (UnaryOp.EXP, UnaryOp.EXP2):
         return None
     difference, factor = _scaled(e.value)
@@ -493,32 +475,6 @@ def _weight(e: Expr, top: str) -> _Score | None:
     return _Score(score.value, score.scale * factor, score.masks)
 
 
-def _conjuncts(condition: Expr) -> Iterator[Expr]:
-    """Yield the conditions that must all hold where ``condition`` does, with negations moved into comparisons."""
-    match condition:
-        case Logic(op=LogicOp.AND, a=a, b=b):
-            yield from _conjuncts(a)
-            yield from _conjuncts(b)
-        case Unary(op=UnaryOp.NOT, value=Compare(op=op, a=a, b=b)) if op in _NEGATED:
-            yield Compare(_NEGATED[op], a, b)
-        case Unary(op=UnaryOp.NOT, value=Logic(op=LogicOp.OR, a=a, b=b)):
-            yield from _conjuncts(negated(a))
-            yield from _conjuncts(negated(b))
-        case Unary(op=UnaryOp.NOT, value=Unary(op=UnaryOp.NOT, value=value)):
-            yield from _conjuncts(value)
-        case _:
-            yield condition
-
-
-_NEGATED = {
-    CompareOp.LT: CompareOp.GE,
-    CompareOp.LE: CompareOp.GT,
-    CompareOp.GT: CompareOp.LE,
-    CompareOp.GE: CompareOp.LT,
-}
-"""The negation of a comparison of whole numbers."""
-
-
 def _canonical(score: _Score, product: Buffer, product_scale: float, names: Mapping[str, Expr]) -> _Score | None:
     """``score`` on the axes of the problem, with the constant factor of the product in it."""
     masks = tuple(substitute(m, names) for m in score.masks)
@@ -533,47 +489,6 @@ def _canonical(score: _Score, product: Buffer, product_scale: float, names: Mapp
         return Load(product, ()) if product_scale == 1.0 else Load(product, ()) * product_scale
 
     return _Score(substitute(map_loads(score.value, scaled), names), score.scale, masks)
-
-
-def _split_masks(masks: Sequence[Expr]) -> tuple[tuple[KeyBound, ...], tuple[Expr, ...]]:
-    """Masks that bound ``n`` by linear forms, and all others; each once."""
-    bounds: dict[KeyBound, None] = {}
-    conditions: dict[Expr, None] = {}
-    for mask in masks:
-        bound = _bound(mask)
-        if bound is None:
-            conditions[mask] = None
-        else:
-            bounds[bound] = None
-    return tuple(bounds), tuple(conditions)
-
-
-def _hides_nothing(bound: KeyBound, last_n: Expr) -> bool:
-    """Return whether an upper bound lets every query see the last key."""
-    beyond = (affine_form(limit.to_expr() - last_n) for limit in bound.limits)
-    return bound.upper and any(form is not None and form.is_constant and form.constant >= 0 for form in beyond)
-
-
-def _bound(mask: Expr) -> KeyBound | None:
-    """Return the bound that ``mask`` is: a comparison, or one of several that bound ``n`` from the same side."""
-    if isinstance(mask, Logic) and mask.op is LogicOp.OR:
-        first, second = _bound(mask.a), _bound(mask.b)
-        if first is None or second is None or first.upper is not second.upper:
-            return None
-        return KeyBound(first.upper, (*first.limits, *second.limits))
-    if not isinstance(mask, Compare) or not mask.a.dtype.is_integer or mask.op not in _NEGATED:
-        return None
-    a, b = affine_form(mask.a), affine_form(mask.b)
-    if a is None or b is None:
-        return None
-    # the mask is: form >= 0
-    form = b - a if mask.op in (CompareOp.LT, CompareOp.LE) else a - b
-    form = form + (-1) if mask.op in (CompareOp.LT, CompareOp.GT) else form
-    coefficient = form.coefficient("n")
-    if coefficient not in (1, -1):
-        return None
-    rest = form.without((Var("n"),))
-    return KeyBound(coefficient == -1, (rest if coefficient == -1 else rest.scaled(-1),))
 
 
 def _axes_read(output: Stage, sum_: _HomogeneousSum) -> dict[str, Expr] | None:

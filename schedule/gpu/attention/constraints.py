@@ -8,17 +8,13 @@ from ...problems.attention import Attention
 from ...space.columns import Bools, Ints
 from ...space.constraint import Constraint
 from ..occupancy import limits_of
+from .operand_tiles import page_rows
 from .score_loads import tile_loads
 from .sizes import AttentionSizes, attention_sizes
+from .tile_scheduler import shares_any_keys
 
 SPARE_REGISTERS = 32
 """Registers for addresses, constants and the state of rows, roughly (from compiled kernels)."""
-
-
-def sees_all_keys(p: Attention) -> bool:
-    """Return whether the last query sees the last key, and no lower bound hides the first ones."""
-    beyond = [[p.beyond_last_key(limit) for limit in b.limits] for b in p.bounds if b.upper]
-    return len(beyond) == len(p.bounds) and all(any(n is not None and n >= 0 for n in of_bound) for of_bound in beyond)
 
 
 def attention_constraints(p: Attention, target: Target) -> tuple[Constraint, ...]:
@@ -30,6 +26,11 @@ def attention_constraints(p: Attention, target: Target) -> tuple[Constraint, ...
         """Return a constraint on sizes that follow from ``knobs`` (their names) alone."""
         return Constraint(meaning, tuple(knobs.split()), lambda c: holds(attention_sizes(p, target, c)))
 
+    def of_pages(page: int) -> Constraint:
+        meaning = f"tile_kv is a whole number of pages of {page} keys, or a page one of tile_kv"
+        return rule(meaning, "tile_kv", lambda s: (s.tile_kv % page == 0) | (page % s.tile_kv == 0))
+
+    pages = {page for page in (page_rows(load, "n") for load in (p.key, p.v)) if page is not None}
     return (
         rule(
             "the registers of a consumer thread hold the sums (d / 2), scores (tile_kv / 2), weights (tile_kv / 4) and "
@@ -80,13 +81,14 @@ def attention_constraints(p: Attention, target: Target) -> tuple[Constraint, ...
         rule(
             "split_kv is 1 where masks give tiles different numbers of blocks",
             "consumer_warpgroups split_kv",
-            lambda s: (s.split_kv == 1) | (s.q_tiles <= (1 if sees_all_keys(p) else 0)) | (not p.bounds),
+            lambda s: (s.split_kv == 1) | (s.q_tiles <= (1 if shares_any_keys(p) else 0)) | (not p.bounds),
         ),
         rule(
             "tiles of scores (score_tiles) are rows of 64 keys: tile_kv is a multiple of that",
             "tile_kv" + tiles,
             lambda s: (s.score_tiles == 0) | (s.tile_kv % SWIZZLE_128B_ELEMENTS == 0),
         ),
+        *map(of_pages, sorted(pages)),
         rule(
             "group_heads divides the number of heads, and is 1 where all tiles take equally long, or a head has one",
             "consumer_warpgroups group_heads",

@@ -46,9 +46,9 @@ class AttentionMainloop:
         k, d, widest = p.k.extent, p.d.extent, max(p.k.extent, p.d.extent)
         ends = {axis.name: axis.extent for axis in (p.m, p.n, p.k, p.d)}
         q, key, v = (ending_at(load, ends) for load in (p.q, p.key, p.v))
-        self.q = allocate_tiles(w, "q", q, ("m", "k"), s.tile_q, k, s.q_stages, widest)
-        self.k = allocate_tiles(w, "k", key, ("n", "k"), s.tile_kv, k, s.stages, k)
-        self.v = allocate_tiles(w, "v", v, ("n", "d"), s.tile_kv, d, s.stages, d)
+        self.q = allocate_tiles(w, "q", q, ("m", "k"), s.tile_q, k, s.q_stages, widest, p.last_m)
+        self.k = allocate_tiles(w, "k", key, ("n", "k"), s.tile_kv, k, s.stages, k, p.last_n)
+        self.v = allocate_tiles(w, "v", v, ("n", "d"), s.tile_kv, d, s.stages, d, p.last_n)
         self.q_barriers, self.k_barriers = StageBarriers(w, s.q_stages), StageBarriers(w, s.stages)
         self.v_barriers = StageBarriers(w, s.stages)
         self.sums = w.allocate("sums", (d // 2,), float32, MemoryScope.REGISTER)
@@ -58,7 +58,7 @@ class AttentionMainloop:
             for _ in range(p.weight_parts)
         ]
         self.score_tiles = {
-            load: allocate_tiles(w, "score_tile", load, ("m", "n"), s.tile_q, s.tile_kv, s.stages, s.tile_kv)
+            load: allocate_tiles(w, "score_tile", load, ("m", "n"), s.tile_q, s.tile_kv, s.stages, s.tile_kv, p.last_m)
             for load in (tile_loads(p) if s.score_tiles else ())
         }
         self.keys = [self.k, *self.score_tiles.values()]

@@ -6,7 +6,7 @@ from heapq import heapify, heapreplace
 
 import numpy as np
 
-from ....ir.expr import WARP_LANES
+from ....ir.expr import WARP_LANES, Var
 from ...problems.attention import Attention
 from ...space.columns import Floats, Ints
 from ..peaks import GpuPeaks
@@ -78,6 +78,8 @@ def _steps(p: Attention, tile_q: int, tile_kv: int) -> tuple[int, ...]:
     last = np.minimum(first + tile_q, p.m.extent) - 1
     high, low = np.full(len(first), p.n.extent - 1), np.zeros(len(first), np.int64)
     for bound in p.bounds:
+        if any(not isinstance(atom, Var) for limit in bound.limits for atom in limit.terms):
+            continue  # a call decides how many keys are seen: perhaps all
         slopes = [(limit.coefficient("m"), limit.constant) for limit in bound.limits]
         ends = [slope * (last if (slope >= 0) == bound.upper else first) + begin for slope, begin in slopes]
         if bound.upper:

@@ -21,8 +21,20 @@ from functools import reduce
 from ....ir.expr import Expr, Select, index, maximum, minimum
 from ....ir.rewrite import substitute
 from ....te.functions import equal
-from ...problems.attention import Attention, KeyBound
+from ...problems.attention import Attention
+from ...problems.key_bounds import KeyBound
 from .sizes import AttentionSizes
+
+
+def sees_all_keys(p: Attention) -> bool:
+    """Return whether the last query sees the last key, and no lower bound hides the first ones."""
+    beyond = [[p.beyond_last_key(limit) for limit in b.limits] for b in p.bounds if b.upper]
+    return len(beyond) == len(p.bounds) and all(any(n is not None and n >= 0 for n in of_bound) for of_bound in beyond)
+
+
+def shares_any_keys(p: Attention) -> bool:
+    """Return whether CTAs can share the keys that a tile sees, however many these are."""
+    return sees_all_keys(p) or (not p.is_dynamic and all(bound.upper for bound in p.bounds))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +133,22 @@ class AttentionTileScheduler:
         """Return what the CTA with a rank takes of ``blocks``, where ``sharers`` CTAs share them as evenly as they
         can."""
         s = self.s
+        if self.p.bounds and not sees_all_keys(self.p):
+            return self._share_of_seen(blocks, rank)
         first, end = (
             (rank + n) * self.kv_blocks // (self.sharers if self.p.is_dynamic else s.split_kv) for n in range(2)
         )
         steps = minimum(end - first, index(self.most_steps)) if self.p.is_dynamic else end - first
         upper_end = _between(blocks.upper_end - first, index(1), steps)
         return KeyBlocks(blocks.last - first, steps, upper_end, steps)
+
+    def _share_of_seen(self, blocks: KeyBlocks, rank: Expr) -> KeyBlocks:
+        """Return the share of a CTA of the blocks that are seen. With more CTAs than blocks, those without one take the
+        block behind the last one, of which nothing is seen."""
+        first, end = ((rank + n) * blocks.steps // self.s.split_kv for n in range(2))
+        steps = maximum(end - first, index(1))
+        last = Select(first < end, blocks.last - first, blocks.last + 1)
+        return KeyBlocks(last, steps, _between(blocks.upper_end - first, index(1), steps), steps)
 
     def _seen(self, bounds: Sequence[KeyBound], at: Mapping[str, Expr], *, largest: bool) -> Expr:
         """Return the last key that ``bounds`` let some (or all) queries of a tile see; for lower ones, the first."""

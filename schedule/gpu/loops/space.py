@@ -222,12 +222,12 @@ class GpuLoopsPlan(Plan):
         interleaved = np.asarray(sizes.interleaved) == 1
         once = _shared_loads(launch.stage) * (1 - 1 / sizes.items)
         loaded = len(loads_of(launch.stage.body)) - np.where(interleaved, once, 0.0)
-        in_turn = np.where(interleaved, 1, sizes.items)
+        sequential = np.where(interleaved, 1, sizes.items)
         resident = limits_of(self.target).resident_blocks(sizes.threads, _point_registers(sizes), 0)
         return MemoryTraffic(
             blocks=sizes.blocks(launch.points),
             resident=resident,
-            rounds=in_turn * -(-launch.reduction // (sizes.threads_per_output * LOADS_IN_FLIGHT)),
+            rounds=sequential * -(-launch.reduction // (sizes.threads_per_output * LOADS_IN_FLIGHT)),
             memory_bytes=minimum_bytes(self.workload),
             l2_bytes=launch.points
             * (launch.stored.tensor.dtype.bytes + launch.reduction * _bytes_per_point(launch.stage, sizes)),

@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.schedule.gpu.tiles import H200, WHOLE, compiled, legal_schedule_of, workload_of
+from tests.schedule.gpu.tiles import H200, WHOLE, assert_agrees, compiled, legal_schedule_of, workload_of
 from tilewright.codegen.backends import backend_for
 from tilewright.codegen.lowering import finish
 from tilewright.core.errors import IllegalSchedule
+from tilewright.core.policy import SpacePolicy
 from tilewright.core.schedule import KnobValue, Schedule
 from tilewright.core.target import Target
 from tilewright.ir.expr import Const, Expr, index
@@ -273,3 +274,53 @@ def test_keys_that_one_cta_reads_leave_l2_first(parameters: dict[str, int], read
     schedule = legal_schedule_of(SKETCH, workload, H200, split_kv=4, consumer_warpgroups=1)
     launch = next(line for line in kernel_text(SKETCH.lower(workload, H200, schedule)).splitlines() if "launch" in line)
     assert ("evict_first K V" in launch) == read_once
+
+
+@pytest.mark.parametrize(("page", "queries"), [(8, 3), (16, 70), (256, 1)])
+def test_rows_may_be_in_pages(page: int, queries: int) -> None:
+    """A table says which page has which keys. The last page has rows behind the last key."""
+    keys = 200
+    of_keys = f"min(max(int64(T[b, j // {page}]), 0), 36), j % {page}"
+    workload = parse_workload(f"""
+Q: float16[2, 3, {queries}, 32]
+K: float16[37, {page}, 3, 32]
+V: float16[37, {page}, 3, 16]
+T: int32[2, {-(-keys // page)}]
+S[b < 2, g < 3, i < {queries}, j < {keys}] = sum over r < 32 of float32(Q[b, g, i, r]) * float32(K[{of_keys}, g, r])
+M[b, g, i] = max over j < {keys} of S[b, g, i, j]
+P[b, g, i, j] = exp(S[b, g, i, j] - M[b, g, i])
+U[b, g, i] = sum over j < {keys} of P[b, g, i, j]
+O[b, g, i, d < 16] = sum over j < {keys} of float32(float16(P[b, g, i, j])) * float32(V[{of_keys}, g, d])
+Y[b, g, i, d] = float16(O[b, g, i, d] / U[b, g, i])""")
+    assert_agrees(SKETCH, workload, 4, policy=SpacePolicy(prune=False))
+
+
+@pytest.mark.parametrize(
+    ("queries", "seen"),
+    [
+        (1, "j < int64(L[b])"),
+        (3, "j < int64(L[b]) and j <= i + 297"),
+        (70, "j <= i and j < int64(L[b])"),
+        (4, "j >= int64(L[b])"),
+    ],
+    ids=["one query", "few queries", "causal", "last keys"],
+)
+def test_sequences_have_lengths_of_their_own(queries: int, seen: str) -> None:
+    """Blocks behind the end of a sequence are left out. Its length is read by the kernel; CTAs that share the keys
+    share those that are seen. ``X`` is there so that lengths are drawn among the places of keys."""
+    workload = parse_workload(f"""
+Q: float16[4, 3, {queries}, 32]
+K: float16[4, 3, 300, 32]
+V: float16[4, 3, 300, 16]
+L: int32[4]
+X: float32[300]
+S[b < 4, g < 3, i < {queries}, j < 300] = sum over r < 32 of float32(Q[b, g, i, r]) * float32(K[b, g, j, r])
+C[b, g, i, j] = select({seen}, S[b, g, i, j], -inf)
+M[b, g, i] = max over j < 300 of C[b, g, i, j]
+P[b, g, i, j] = exp(C[b, g, i, j] - M[b, g, i])
+U[b, g, i] = sum over j < 300 of P[b, g, i, j]
+O[b, g, i, d < 16] = sum over j < 300 of float32(float16(P[b, g, i, j])) * float32(V[b, g, j, d])
+Y[b, g, i, d] = float16(O[b, g, i, d] / U[b, g, i] + X[min(max(int64(L[b]), 0), 299)])""")
+    p = attention_of(workload)
+    assert p is not None and p.bounds and not p.conditions
+    assert_agrees(SKETCH, workload, 6, policy=SpacePolicy(prune=False))
