@@ -1,6 +1,6 @@
 """Rows of attention whose scores are masked by the place, or changed by something besides Q and K, and of attention
-over pages of keys, written as tensor expressions. The peer is FlexAttention, and for a bias or a mask the libraries that
-take one as well.
+over pages of keys, written as tensor expressions. The peer is FlexAttention, and for a bias or a mask the libraries
+that take one as well.
 """
 
 from collections.abc import Callable
