@@ -30,7 +30,8 @@ from tilewright.core.budget import Budget
 from tilewright.core.schedule import Schedule
 from tilewright.runtime.devices import DEVICES, open_device
 from tilewright.te.cost import minimum_bytes
-from tilewright.tests.service.killing import KillableServer, free_port
+from tilewright.tests.ports import free_port
+from tilewright.tests.service.killing import KillableServer
 from tilewright.tests.service.ray_head import RayHead
 from tilewright.workers.probe import local_unit, probe_unit
 

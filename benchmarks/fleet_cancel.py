@@ -22,7 +22,8 @@ from benchmarks.suite import Options, Result
 from tilewright.core.streams import stream
 from tilewright.tests.db.fleets import migrated
 from tilewright.tests.db.postgres import server
-from tilewright.tests.service.killing import KillableServer, free_port
+from tilewright.tests.ports import free_port
+from tilewright.tests.service.killing import KillableServer
 from tilewright.tests.service.ray_head import RayHead
 
 STOP_SECONDS = 1.0

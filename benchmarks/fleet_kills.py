@@ -25,8 +25,9 @@ from benchmarks.h200_memory import ROWS
 from benchmarks.suite import Options, Result
 from tilewright.core.streams import stream
 from tilewright.runtime.devices import DEVICES, open_device
+from tilewright.tests.ports import free_port
 from tilewright.tests.service.fleet_faults import Services
-from tilewright.tests.service.killing import KillableServer, Observer, free_port
+from tilewright.tests.service.killing import KillableServer, Observer
 from tilewright.tests.service.ray_nodes import RayCluster
 
 TABLE = (

@@ -30,7 +30,7 @@ from tilewright.te.operators import OPERATORS
 from tilewright.te.workload import Workload
 from tilewright.tests.db.fleets import LONG, gpus, migrated, submit, trial
 from tilewright.tests.db.postgres import PostgresServer, server
-from tilewright.tests.service.killing import free_port
+from tilewright.tests.ports import free_port
 from tilewright.tests.service.ray_head import RayHead
 from tilewright.workers.child_environment import ray_variables
 from tilewright.workers.executor import Executor

@@ -11,6 +11,7 @@ import pytest
 
 from tilewright.api.client import Client
 from tilewright.tests.cli.commands import wait_until_answering
+from tilewright.tests.ports import free_port
 
 
 def environment(tmp_path: Path, port: int) -> dict[str, str]:
@@ -30,11 +31,6 @@ def start(tmp_path: Path, port: int) -> "subprocess.Popen[str]":
         stderr=subprocess.PIPE,
         text=True,
     )
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 @pytest.mark.slow

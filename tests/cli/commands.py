@@ -7,7 +7,6 @@ import io
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ from unittest.mock import patch
 from tilewright.api.client import Client
 from tilewright.api.client_errors import Unreachable
 from tilewright.cli.main import main
+from tilewright.tests.ports import free_port
 from tilewright.tests.service.fork_server import ForkServer, Process
 
 MATMUL = ["matmul", "m=24", "n=8", "k=4"]
@@ -73,11 +73,6 @@ def answer(folder: Path, *arguments: str) -> Any:
     done = tilewright(folder, "--json", *arguments)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 @contextmanager

@@ -21,7 +21,6 @@ from tilewright.tests.cli.commands import (
     MATMUL,
     answer,
     environment,
-    free_port,
     in_process,
     serving,
     started,
@@ -29,6 +28,7 @@ from tilewright.tests.cli.commands import (
     wait_until_answering,
 )
 from tilewright.tests.db.postgres import PostgresServer
+from tilewright.tests.ports import free_port
 from tilewright.tests.service.following import QUICK
 from tilewright.tests.service.fork_server import ForkServer
 

@@ -27,8 +27,9 @@ from tilewright.tests.db.database_network import DatabaseNetwork, database_netwo
 from tilewright.tests.db.fleets import migrated
 from tilewright.tests.db.postgres import PostgresServer
 from tilewright.tests.db.postgres import server as postgres_server
+from tilewright.tests.ports import free_port
 from tilewright.tests.service.fork_server import ForkServer
-from tilewright.tests.service.killing import SERVICE_MODULES, KillableServer, Observer, free_port
+from tilewright.tests.service.killing import SERVICE_MODULES, KillableServer, Observer
 from tilewright.tests.service.late_records import late_records, watch_for_late_records
 from tilewright.tests.service.ray_nodes import RayCluster
 from tilewright.tests.service.simulated import simulated_unit

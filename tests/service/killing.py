@@ -8,7 +8,6 @@ import http.client
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ from typing import Any, Protocol
 import psutil
 
 from tilewright.core.streams import stream
+from tilewright.tests.ports import free_port
 from tilewright.tests.service.fork_server import ForkServer, Process
 
 READY_SECONDS = 400.0
@@ -129,11 +129,6 @@ def _running(process: psutil.Process) -> str:
         return f"{process.pid} ({process.status()}): {' '.join(process.cmdline())[:300]}"
     except (OSError, psutil.NoSuchProcess):
         return ""
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 class Answering(Protocol):

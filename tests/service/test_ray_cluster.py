@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.service.killing import KillableServer, free_port
+from tests.ports import free_port
+from tests.service.killing import KillableServer
 from tests.service.ray_head import RayHead
 from tilewright.core.errors import WorkerLost
 from tilewright.workers.probe import cluster_units
