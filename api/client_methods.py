@@ -17,16 +17,7 @@ from .client_families import FamilyMethods
 from .client_lookups import LookupMethods, Task, expression_body
 from .client_releases import ReleaseMethods
 from .dashboard_responses import DeviceHealthOut, KnobsOut, ModelQualityOut, ProgressOut, WorkerList
-from .fleet_responses import (
-    AttemptList,
-    AttemptOut,
-    QueueEntryOut,
-    QueueList,
-    TenantList,
-    TenantOut,
-    UnitList,
-    UnitOut,
-)
+from .fleet_responses import AttemptList, AttemptOut, QueueEntryOut, QueueList, TenantList, TenantOut, UnitList, UnitOut
 from .key_responses import AuditEntryOut, AuditPage, CallerOut, KeyOut, KeyPage, NewKeyOut
 from .model_requests import ModelTimingIn
 from .model_responses import ModelExpectationOut, ModelOut, ModelPage

@@ -20,13 +20,7 @@ from ..core.log_context import begin_work
 from ..service.callers import Caller, acting_as
 from .access import CHALLENGE, OPEN_PATHS, SIGN_IN, VISITOR, AccessControl, RateLimits
 from .json_body import BadBody
-from .limits import (
-    MAX_BODY_BYTES,
-    MAX_BODY_PAUSE_SECONDS,
-    MAX_BODY_SECONDS,
-    MAX_RECORDS_BYTES,
-    MAX_REQUESTS_OF_A_USER,
-)
+from .limits import MAX_BODY_BYTES, MAX_BODY_PAUSE_SECONDS, MAX_BODY_SECONDS, MAX_RECORDS_BYTES, MAX_REQUESTS_OF_A_USER
 from .problem_handlers import problem_answer
 from .rendering import wants_page
 

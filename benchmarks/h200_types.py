@@ -24,15 +24,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu_table import (
-    Row,
-    Table,
-    against_summary,
-    geometric_mean,
-    measured,
-    ours,
-    reaches_against_bar,
-)
+from benchmarks.gpu_table import Row, Table, against_summary, geometric_mean, measured, ours, reaches_against_bar
 from benchmarks.suite import Options, Result
 from benchmarks.torch_peers import Tensors
 from tilewright.core.schedule import Schedule

@@ -8,18 +8,7 @@ one statement, which sees them before that or afterwards.
 
 from collections.abc import Sequence
 
-from sqlalchemy import (
-    Column,
-    ColumnElement,
-    Connection,
-    Select,
-    Table,
-    func,
-    literal,
-    select,
-    true,
-    union_all,
-)
+from sqlalchemy import Column, ColumnElement, Connection, Select, Table, func, literal, select, true, union_all
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler

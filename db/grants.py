@@ -5,15 +5,7 @@ from collections.abc import Sequence
 from sqlalchemy import Connection, func, select
 from sqlalchemy.engine import RowMapping
 
-from ..core.allocation import (
-    FASTEST,
-    SLICE_TRIALS,
-    TaskProgress,
-    expected_saving,
-    given_up,
-    most_worthwhile,
-    usual_gap,
-)
+from ..core.allocation import FASTEST, SLICE_TRIALS, TaskProgress, expected_saving, given_up, most_worthwhile, usual_gap
 from ..core.budget import StopReason
 from ..core.fleet import TaskState
 from .clock import clock

@@ -9,20 +9,7 @@ element.
 
 from dataclasses import replace
 
-from ...ir.expr import (
-    Broadcast,
-    Compare,
-    Const,
-    Expr,
-    Load,
-    Logic,
-    LogicOp,
-    Ramp,
-    ReduceLanes,
-    Unary,
-    UnaryOp,
-    rebuild,
-)
+from ...ir.expr import Broadcast, Compare, Const, Expr, Load, Logic, LogicOp, Ramp, ReduceLanes, Unary, UnaryOp, rebuild
 from ...ir.fold import COMPARISONS
 from ...ir.rewrite import map_statements
 from ...ir.stmt import Kernel, Seq, Stmt, Store

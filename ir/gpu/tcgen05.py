@@ -6,13 +6,7 @@ allocates whole columns of it. A buffer of scope ``tensor`` is (lane, column).
 
 from dataclasses import dataclass
 
-from ...core.dtypes import (
-    bfloat16,
-    float16,
-    float32,
-    int32,
-    tfloat32,
-)
+from ...core.dtypes import bfloat16, float16, float32, int32, tfloat32
 from ..buffer import Buffer
 from ..expr import Expr
 from ..stmt import Operation

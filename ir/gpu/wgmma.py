@@ -2,18 +2,7 @@
 
 from dataclasses import dataclass
 
-from ...core.dtypes import (
-    DType,
-    bfloat16,
-    float8_e4m3fn,
-    float8_e5m2,
-    float16,
-    float32,
-    int8,
-    int32,
-    tfloat32,
-    uint8,
-)
+from ...core.dtypes import DType, bfloat16, float8_e4m3fn, float8_e5m2, float16, float32, int8, int32, tfloat32, uint8
 from ..buffer import Buffer, Swizzle
 from ..expr import Expr
 from ..stmt import Operation

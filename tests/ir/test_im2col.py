@@ -8,17 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.ir.im2col_launches import (
-    CHANNELS,
-    IMAGE,
-    LINE,
-    PIXELS,
-    WINDOWS,
-    ZERO,
-    loading,
-    multicasting,
-    storing,
-)
+from tests.ir.im2col_launches import CHANNELS, IMAGE, LINE, PIXELS, WINDOWS, ZERO, loading, multicasting, storing
 from tilewright.codegen.backend import CompiledKernel, LaunchConfig, TensorMap
 from tilewright.codegen.backends import backend_for
 from tilewright.codegen.lowering import build_kernel, finish

@@ -9,17 +9,7 @@ import pytest
 
 from tilewright.codegen.backends import backend_for
 from tilewright.codegen.lowering import build_kernel, finish
-from tilewright.core.dtypes import (
-    DType,
-    bfloat16,
-    float8_e4m3fn,
-    float8_e5m2,
-    float32,
-    int8,
-    int32,
-    tfloat32,
-    uint8,
-)
+from tilewright.core.dtypes import DType, bfloat16, float8_e4m3fn, float8_e5m2, float32, int8, int32, tfloat32, uint8
 from tilewright.core.errors import CompileError, InvalidKernel, KernelFault
 from tilewright.core.streams import stream
 from tilewright.core.target import Target

@@ -17,12 +17,7 @@ from ....ir.gpu.tcgen05 import (
 )
 from ....ir.gpu.wgmma import LINE_BYTES
 from ..prelude.tcgen05 import LOADED_COLUMNS, block_scaled_name, load_name, mma_name
-from ..tcgen05_descriptors import (
-    block_scaled_descriptor,
-    instruction_descriptor,
-    matrix_descriptor,
-    scales_descriptor,
-)
+from ..tcgen05_descriptors import block_scaled_descriptor, instruction_descriptor, matrix_descriptor, scales_descriptor
 from .expressions import ExpressionEmitter
 from .memory import address, mbarrier_address, unswizzled_offset
 from .mma import ONE_ROW_LEADING_BYTES, flag, fragment_pointer

@@ -14,17 +14,7 @@ from ...tile.names import FreshNameWriter
 from ..gemm.repack import repack
 from ..multistage_gemm import MultistageSizes, N
 from ..occupancy import limits_of
-from .operands import (
-    ATOM_M,
-    ATOM_N,
-    LEAST_COPY_BYTES,
-    SCALARS,
-    VECTOR,
-    atom_of,
-    copy_width,
-    has_ldmatrix,
-    row_padding,
-)
+from .operands import ATOM_M, ATOM_N, LEAST_COPY_BYTES, SCALARS, VECTOR, atom_of, copy_width, has_ldmatrix, row_padding
 
 
 def gemm_mma_knobs(gemm: Gemm, target: Target) -> tuple[Knob, ...]:

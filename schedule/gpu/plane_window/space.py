@@ -14,14 +14,7 @@ from ....ir.expr import WARP_LANES
 from ....ir.stmt import Kernel
 from ....te.cost import minimum_bytes
 from ....te.workload import Workload
-from ...problems.plane_window import (
-    BLOCK_OUTPUTS,
-    STEP_POSITIONS,
-    STRIPS,
-    PlaneWindow,
-    plane_window_of,
-    toeplitz_atom,
-)
+from ...problems.plane_window import BLOCK_OUTPUTS, STEP_POSITIONS, STRIPS, PlaneWindow, plane_window_of, toeplitz_atom
 from ...sketch import Peaks
 from ...space.columns import Bools, Columns, Derived, Ints, derived_once
 from ...space.constraint import Constraint

@@ -32,14 +32,7 @@ from ....ir.rewrite import map_loads, substitute
 from ....ir.stmt import Kernel, seq
 from ....te.workload import Reducer, Workload
 from ...loop_nest.nest import KERNEL_NAME
-from ...problems.rowwise import (
-    ComputedTensor,
-    ReducedTensor,
-    RowwiseProblem,
-    column_axis,
-    row_axis,
-    rowwise_problem,
-)
+from ...problems.rowwise import ComputedTensor, ReducedTensor, RowwiseProblem, column_axis, row_axis, rowwise_problem
 from ...sketch import Peaks
 from ...space.columns import Bools, Columns, Derived, Floats, columns_of_setting
 from ...space.constraint import Constraint

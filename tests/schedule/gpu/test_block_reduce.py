@@ -10,12 +10,7 @@ from tilewright.ir.build import Writer
 from tilewright.ir.expr import BinaryOp, ClusterLoad, Expr, Load, Shuffle, Var, walk
 from tilewright.ir.gpu.barrier import Barrier, SyncScope
 from tilewright.ir.stmt import Stmt, expressions, walk_statements
-from tilewright.schedule.gpu.block_reduce import (
-    ThreadGroup,
-    combine_of,
-    group_reduce,
-    group_scratch,
-)
+from tilewright.schedule.gpu.block_reduce import ThreadGroup, combine_of, group_reduce, group_scratch
 
 
 def _written(group: ThreadGroup) -> tuple[Stmt, Sequence[Buffer]]:

@@ -6,15 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from tests.schedule.gpu.tiles import (
-    H200,
-    WHOLE,
-    assert_agrees,
-    compiled,
-    legal_schedule_of,
-    schedule_of,
-    workload_of,
-)
+from tests.schedule.gpu.tiles import H200, WHOLE, assert_agrees, compiled, legal_schedule_of, schedule_of, workload_of
 from tilewright.codegen.backends import backend_for
 from tilewright.codegen.lowering import finish
 from tilewright.core.errors import IllegalSchedule

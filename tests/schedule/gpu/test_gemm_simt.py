@@ -6,14 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tests.schedule.gpu.tiles import (
-    H200,
-    WHOLE,
-    assert_agrees,
-    assert_schedule_agrees,
-    legal_schedule_of,
-    workload_of,
-)
+from tests.schedule.gpu.tiles import H200, WHOLE, assert_agrees, assert_schedule_agrees, legal_schedule_of, workload_of
 from tilewright.codegen.backends import backend_for
 from tilewright.codegen.lowering import build_kernel, finish
 from tilewright.core.schedule import Schedule

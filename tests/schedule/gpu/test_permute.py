@@ -7,14 +7,7 @@ from math import prod
 import numpy as np
 import pytest
 
-from tests.schedule.gpu.tiles import (
-    H200,
-    assert_agrees,
-    compiled,
-    legal_schedule_of,
-    schedule_of,
-    workload_of,
-)
+from tests.schedule.gpu.tiles import H200, assert_agrees, compiled, legal_schedule_of, schedule_of, workload_of
 from tilewright.codegen.lowering import build_kernel, finish
 from tilewright.core.errors import IllegalSchedule
 from tilewright.core.policy import SpacePolicy
