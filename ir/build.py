@@ -10,7 +10,7 @@ body = w.finish()
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from ..core.dtypes import DType
 from .buffer import Buffer, Layout, MemoryScope
@@ -48,6 +48,14 @@ class Writer:
     def loop(self, name: str, extent: int, kind: LoopKind = LoopKind.SERIAL) -> Iterator[Var]:
         with self._block(lambda body: For(name, extent, kind, body)):
             yield Var(name)
+
+    def unrolled(self, name: str, extent: int) -> AbstractContextManager[Var]:
+        """A loop whose body is written out for each of its iterations."""
+        return self.loop(name, extent, LoopKind.UNROLLED)
+
+    def vectorized(self, name: str, lanes: int) -> AbstractContextManager[Var]:
+        """A loop over the lanes of vectors."""
+        return self.loop(name, lanes, LoopKind.VECTORIZED)
 
     @contextmanager
     def shared_out(

@@ -39,7 +39,6 @@ from ...ir.expr import (
 )
 from ...ir.gpu.barrier import SyncScope
 from ...ir.gpu.cluster import ClusterLoadWait
-from ...ir.stmt import LoopKind
 from ...te.functions import equal
 
 Combine = Callable[[Sequence[Expr], Sequence[Expr]], Sequence[Expr]]
@@ -250,8 +249,8 @@ class FragmentRowReducer:
     def rows(self) -> Iterator[tuple[Expr, Expr, Expr]]:
         """The rows of a lane: (atom, half of the atom, row of the block)."""
         with (
-            self.w.loop("row_atom", self.atoms_m, LoopKind.UNROLLED) as i,
-            self.w.loop("row_half", 2, LoopKind.UNROLLED) as half,
+            self.w.unrolled("row_atom", self.atoms_m) as i,
+            self.w.unrolled("row_half", 2) as half,
         ):
             yield i, half, i * FRAGMENT_ROWS + half * 8 + self.lane // QUAD
 

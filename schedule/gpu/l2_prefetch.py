@@ -14,7 +14,6 @@ from ...ir.build import Writer
 from ...ir.expr import Expr, Load, index, minimum
 from ...ir.gpu.bulk_copy import Prefetch
 from ...ir.rewrite import substitute
-from ...ir.stmt import LoopKind
 from ..problems.gemm import Gemm
 from ..tile.delinearize import delinearize
 from ..tile.load_analysis import flat_offset
@@ -105,7 +104,7 @@ class L2Prefetch:
         if not elements or size > _MOST_BYTES or (size % _UNIT_BYTES and not self.unaligned):
             return
         (thread, threads), w = self.thread, self.w
-        with w.loop(name, -(-rows // threads), LoopKind.UNROLLED) as number:
+        with w.unrolled(name, -(-rows // threads)) as number:
             row = number * threads + thread
             conditions = [row < rows] if rows % threads else []
             conditions += [condition] if condition is not None else []

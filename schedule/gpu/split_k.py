@@ -22,7 +22,6 @@ from ...ir.build import Writer
 from ...ir.expr import Broadcast, ClusterLoad, Expr, Load, Var, conjunction, const, index
 from ...ir.gpu.barrier import SyncScope
 from ...ir.gpu.cluster import ClusterLoadWait
-from ...ir.stmt import LoopKind
 from ..problems.gemm import Gemm
 from ..space.columns import Ints
 from ..tile.accumulation import Accumulation
@@ -30,7 +29,6 @@ from ..tile.contiguous import contiguous_vector
 from ..tile.stage_body import vector_at
 from .occupancy import Whole
 
-UNROLLED = LoopKind.UNROLLED
 PADDING = 4
 """Elements between rows of partial sums: those that a matrix instruction leaves in a warp lie in different banks."""
 
@@ -79,7 +77,7 @@ def reduce_partials(w: Writer, gemm: Gemm, r: SplitKReduction, dtype: DType) -> 
     held = w.allocate("partial", (at_once, r.partials, r.width), dtype, MemoryScope.REGISTER)
     total = w.allocate("total", (r.width,), dtype, MemoryScope.REGISTER) if r.partials > 1 else None
     with w.loop("round", -(-r.vectors // (r.threads * at_once))) as number:
-        with w.loop("vector", at_once, UNROLLED) as i:
+        with w.unrolled("vector", at_once) as i:
             vector = (number * at_once + i) * r.threads + r.thread
             if r.in_cluster:
                 for n in range(r.partials):
@@ -89,7 +87,7 @@ def reduce_partials(w: Writer, gemm: Gemm, r: SplitKReduction, dtype: DType) -> 
         if r.in_cluster:
             loads = [Load(held, (index(i), index(n), index(0))) for i in range(at_once) for n in range(r.partials)]
             w.emit(ClusterLoadWait(reduce(add, loads)))
-        with w.loop("vector", at_once, UNROLLED) as i:
+        with w.unrolled("vector", at_once) as i:
             at, conditions = r.destination((number * at_once + i) * r.threads + r.thread)
             with w.when(_all(conditions)):
                 if total is not None:
@@ -106,7 +104,7 @@ def _reduce_one_at_a_time(w: Writer, gemm: Gemm, r: SplitKReduction, dtype: DTyp
     if r.exists is not None:
         held = w.allocate("partial", (1, r.partials, r.width), dtype, MemoryScope.REGISTER)
     total = w.allocate("total", (r.width,), dtype, MemoryScope.REGISTER)
-    with w.loop("round", -(-r.vectors // r.threads), UNROLLED) as number:
+    with w.unrolled("round", -(-r.vectors // r.threads)) as number:
         vector = number * r.threads + r.thread
         with w.when(_all(r.loads_if(vector))):
             if held is not None:
@@ -148,7 +146,7 @@ def _partials(w: Writer, r: SplitKReduction) -> Iterator[Expr]:
     if r.exists is None:
         yield from (index(n) for n in range(1, r.partials))
         return
-    with w.loop("partial", r.partials - 1, UNROLLED) as n:
+    with w.unrolled("partial", r.partials - 1) as n:
         yield n + 1
 
 

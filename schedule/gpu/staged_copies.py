@@ -12,7 +12,6 @@ from ...ir.build import Writer
 from ...ir.expr import Expr, Load, conjunction, index, minimum
 from ...ir.gpu.async_copy import CopyAsync
 from ...ir.rewrite import substitute
-from ...ir.stmt import LoopKind
 from ..problems.gemm import Gemm
 
 
@@ -94,7 +93,7 @@ class StagedCopies:
         rows, columns = operand.stages.shape[1:]
         vectors = rows * columns // width
         numbers = range(self.count(operand, width)) if numbers is None else numbers
-        with self.w.loop("vector", len(numbers), LoopKind.UNROLLED) as step:
+        with self.w.unrolled("vector", len(numbers)) as step:
             number = step + numbers.start
             vector = number * self.threads + self.thread
             with self.w.when(vector < vectors if vectors % self.threads else None):

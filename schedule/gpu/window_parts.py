@@ -5,7 +5,6 @@ from collections.abc import Callable
 from ...core.dtypes import DType
 from ...ir.buffer import MemoryScope
 from ...ir.expr import Binary, BinaryOp, Expr, Load, index
-from ...ir.stmt import LoopKind
 from ..problems.window_steps import Part, WindowSteps
 from ..tile.names import FreshNameWriter
 
@@ -32,6 +31,6 @@ def reduce_parts(
         return Load(parts, (index(places[part]), v)) if part in places else position(part[0], v)
 
     for part, a, b in steps.steps:
-        with w.loop("v", lanes, LoopKind.VECTORIZED) as v:
+        with w.vectorized("v", lanes) as v:
             w.store(parts, (index(places[part]), v), Binary(combine, of(a, v), of(b, v)))
     return lambda number, v: of(steps.windows[number], v)

@@ -7,7 +7,6 @@ from ...ir.buffer import Buffer, MemoryScope
 from ...ir.build import Writer
 from ...ir.expr import Expr, Load, conjunction, const
 from ...ir.rewrite import free_variables
-from ...ir.stmt import LoopKind
 from ...te.workload import Axis
 from .load_analysis import always_holds, in_bounds
 from .masked_loads import MaskedLoad, conjuncts
@@ -67,27 +66,27 @@ def load_registers(
         _load_scalar(w, registers, tuple(prefix), at)
         return
     if masked.mask is not None and lane_axis not in free_variables(masked.mask):
-        with w.loop("v", lanes, LoopKind.VECTORIZED) as v:
+        with w.vectorized("v", lanes) as v:
             w.store(registers.buffer, (*prefix, v), masked.other or const(0, masked.load.dtype))
-        with w.when(scalar_at(masked.mask, at)), w.loop("v", lanes, LoopKind.VECTORIZED) as v:
+        with w.when(scalar_at(masked.mask, at)), w.vectorized("v", lanes) as v:
             here = {**at, lane_axis: at[lane_axis] + v}
             w.store(registers.buffer, (*prefix, v), scalar_at(masked.load, here))
         return
     together = lanes_of_piece(masked, lane_axis, lanes)
     if together > 1 and not are_together(masked, lane_axis, lanes, aligned=False):
         if masked.mask is not None:
-            with w.loop("v", lanes, LoopKind.VECTORIZED) as v:
+            with w.vectorized("v", lanes) as v:
                 w.store(registers.buffer, (*prefix, v), masked.other or const(0, masked.load.dtype))
-        with w.loop("piece", lanes // together, LoopKind.UNROLLED) as piece:
+        with w.unrolled("piece", lanes // together) as piece:
             first = {**at, lane_axis: at[lane_axis] + piece * together}
             with (
                 w.when(None if masked.mask is None else scalar_at(masked.mask, first)),
-                w.loop("v", together, LoopKind.VECTORIZED) as v,
+                w.vectorized("v", together) as v,
             ):
                 here = {**at, lane_axis: first[lane_axis] + v}
                 w.store(registers.buffer, (*prefix, piece * together + v), scalar_at(masked.load, here))
         return
-    with w.loop("v", lanes, LoopKind.VECTORIZED) as v:
+    with w.vectorized("v", lanes) as v:
         _load_scalar(w, registers, (*prefix, v), {**at, lane_axis: at[lane_axis] + v})
 
 

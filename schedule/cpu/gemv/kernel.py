@@ -27,9 +27,6 @@ from ...tile.names import FreshNameWriter
 from ...tile.stage_body import scalar_at, vector_at
 from ..gemm.packing import lanes_below
 
-UNROLLED = LoopKind.UNROLLED
-
-
 N = TypeVar("N", int, Ints)
 
 
@@ -107,13 +104,13 @@ class CpuGemvWriter:
         with w.loop("step", steps) as step:
             first = (part * steps + step) * s.k_unroll
             a = w.allocate("a_elements", (p.m.extent, s.k_unroll, s.lanes), accumulators.dtype, MemoryScope.REGISTER)
-            with w.loop("row", p.m.extent, UNROLLED) as m, w.loop("k", s.k_unroll, UNROLLED) as k:
+            with w.unrolled("row", p.m.extent) as m, w.unrolled("k", s.k_unroll) as k:
                 element = scalar_at(p.a.body, {**at, "m": m, "k": first + k})
                 w.store(a, (m, k, lane), Broadcast(element, s.lanes))
             with (
                 w.loop("vectors", s.nc // (s.lanes * s.vectors)) as vectors,
-                w.loop("v", s.vectors, UNROLLED) as v,
-                w.loop("row", p.m.extent, UNROLLED) as m,
+                w.unrolled("v", s.vectors) as v,
+                w.unrolled("row", p.m.extent) as m,
             ):
                 number = vectors * s.vectors + v
                 value: Expr = Load(accumulators, (m, self._vector(number)))

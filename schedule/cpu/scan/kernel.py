@@ -56,14 +56,14 @@ def lower_scan(p: ScanProblem, s: CpuScanSizes[int]) -> Kernel:
     in_vectors = [Axis(a.name, a.extent // s.vector) if a == lane else a for a in others]
     with w.loop("task", s.tasks, LoopKind.PARALLEL) as task:
         running = w.allocate("running", (s.unroll, s.vector), how.accumulator_dtype, MemoryScope.REGISTER)
-        with w.loop("u", s.unroll, LoopKind.UNROLLED) as u, w.loop("v", s.vector, LoopKind.VECTORIZED) as v:
+        with w.unrolled("u", s.unroll) as u, w.vectorized("v", s.vector) as v:
             w.store(running, (u, v), how.identity[0])
-        with w.loop("step", p.length) as step, w.loop("u", s.unroll, LoopKind.UNROLLED) as u:
+        with w.loop("step", p.length) as step, w.unrolled("u", s.unroll) as u:
             at = dict(axis_indices(task * s.unroll + u, in_vectors))
             if lane.name in at:
                 at[lane.name] = at[lane.name] * s.vector
             at[p.axis.name] = index(p.length - 1) - step if p.reverse else step
-            with w.loop("v", s.vector, LoopKind.VECTORIZED) as v:
+            with w.vectorized("v", s.vector) as v:
                 here = {**at, lane.name: at[lane.name] + v} if s.vector > 1 else at
                 now = Load(running, (u, v))
                 grown = how.accumulate([now], scalar_at(p.body, here), index(0))[0]

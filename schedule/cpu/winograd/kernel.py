@@ -50,7 +50,6 @@ FILTER: Matrix = ((1, 0, 0), (0.5, 0.5, 0.5), (0.5, -0.5, 0.5), (0, 0, 1))
 """G."""
 OUTPUT: Matrix = ((1, 1, 1, 0), (0, 1, -1, -1))
 """A^T."""
-UNROLLED = LoopKind.UNROLLED
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,13 +144,13 @@ class WinogradWriter(BlockedGemmWriter):
         """The output pixels of a tile, from ``column`` on. Its sums are at ``at`` of each point."""
         w, lanes = self.w, self.s.lanes
         (plane, *corner), positions = delinearize(tile, self.tiles.extents), self.tiles.images.positions[1:]
-        with w.loop("v", self.s.vectors, UNROLLED) as v:
+        with w.unrolled("v", self.s.vectors) as v:
             found = _transformed(
                 w, OUTPUT, SEEN, lanes, lambda y, x: Load(sums, (y * SEEN + x, *at, Ramp(v * lanes, 1, lanes)))
             )
             first = column + v * lanes
             inside = lanes_below(first, self.p.n.extent, lanes) if self.p.n.extent % self.s.nr else None
-            with w.loop("y", TILE, UNROLLED) as y, w.loop("x", TILE, UNROLLED) as x:
+            with w.unrolled("y", TILE) as y, w.unrolled("x", TILE) as x:
                 pixel = [tile_at * TILE + i for tile_at, i in zip(corner, (y, x), strict=True)]
                 edges = [below(i, extent, TILE) for i, extent in zip(pixel, positions, strict=True)]
                 here = {PLANE: plane, "m": pixel[0] * positions[1] + pixel[1], "n": first}
@@ -221,7 +220,7 @@ class TransformedFilters(TransformedOperand):
 def _store_points(w: FreshNameWriter, points: Buffer, buffer: Buffer, at: Sequence[Expr]) -> None:
     """The 4 x 4 vectors of ``points`` to ``at`` of each point of ``buffer``."""
     lanes = points.shape[-1]
-    with w.loop("y", SEEN, UNROLLED) as y, w.loop("x", SEEN, UNROLLED) as x:
+    with w.unrolled("y", SEEN) as y, w.unrolled("x", SEEN) as x:
         w.store(buffer, (y * SEEN + x, *at), Load(points, (y, x, Ramp(index(0), 1, lanes))))
 
 
@@ -233,15 +232,15 @@ def _transformed(
     rows, all_lanes = len(matrix), Ramp(index(0), 1, lanes)
     first = value(index(0), index(0))
     square = w.allocate("square", (side, side, lanes), first.dtype, MemoryScope.REGISTER)
-    with w.loop("y", side, UNROLLED) as y, w.loop("x", side, UNROLLED) as x:
+    with w.unrolled("y", side) as y, w.unrolled("x", side) as x:
         w.store(square, (y, x, all_lanes), value(y, x))
     half = w.allocate("half", (rows, side, lanes), first.dtype, MemoryScope.REGISTER)
-    with w.loop("x", side, UNROLLED) as x:
+    with w.unrolled("x", side) as x:
         for i, coefficients in enumerate(matrix):
             terms = [Load(square, (index(y), x, all_lanes)) for y in range(side)]
             w.store(half, (index(i), x, all_lanes), _combined(coefficients, terms))
     whole = w.allocate("whole", (rows, rows, lanes), first.dtype, MemoryScope.REGISTER)
-    with w.loop("y", rows, UNROLLED) as y:
+    with w.unrolled("y", rows) as y:
         for i, coefficients in enumerate(matrix):
             terms = [Load(half, (y, index(x), all_lanes)) for x in range(side)]
             w.store(whole, (y, index(i), all_lanes), _combined(coefficients, terms))

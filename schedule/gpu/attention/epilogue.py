@@ -21,7 +21,7 @@ from ..block_reduce import QUAD
 from ..gemm.mainloop import WarpRoles
 from ..gemm.sizes import WARPGROUP_WARPS
 from .operand_tiles import can_load
-from .softmax import UNROLLED, WARP_ROWS, row_of
+from .softmax import WARP_ROWS, row_of
 
 
 class AttentionEpilogue:
@@ -54,7 +54,7 @@ class AttentionEpilogue:
         first_row, stage = self.roles.warpgroup * WGMMA_M, iteration % self.stages
         with w.scope():
             output = w.allocate("output", sums.shape, p.result.tensor.dtype, MemoryScope.REGISTER)
-            with w.loop("output_pair", p.d.extent // 8, UNROLLED) as pair, w.loop("output_half", 2, UNROLLED) as half:
+            with w.unrolled("output_pair", p.d.extent // 8) as pair, w.unrolled("output_half", 2) as half:
                 m, first = at["m"] + row_of(self.roles, half), pair * 4 + half * 2
                 if any(load.buffer != p.normalised for load in loads_of(p.result.value)):
                     m = minimum(m, p.last_m)
@@ -81,9 +81,9 @@ class AttentionEpilogue:
 
     def _store_from_registers(self, sums: Buffer, at: Mapping[str, Expr], iteration: Expr) -> None:
         w, p = self.w, self.p
-        with w.loop("stored_half", 2, UNROLLED) as half:
+        with w.unrolled("stored_half", 2) as half:
             m = at["m"] + row_of(self.roles, half)
-            with w.when(m < p.m_end), w.loop("stored", p.d.extent // 8, UNROLLED) as pair:
+            with w.when(m < p.m_end), w.unrolled("stored", p.d.extent // 8) as pair:
                 here = {**at, "m": m, "d": pair * 8 + self.roles.lane % QUAD * 2}
                 held = self._held(sums, here["d"], pair * 4 + half * 2)
                 to = [vector_at(i, here, "d", 2) for i in p.result.indices]

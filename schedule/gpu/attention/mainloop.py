@@ -29,7 +29,7 @@ from ..tma_view import ending_at
 from .operand_tiles import OperandTiles, allocate_tiles, copy_tiles
 from .score_loads import tile_loads
 from .sizes import AttentionSizes
-from .softmax import UNROLLED, OnlineSoftmax
+from .softmax import OnlineSoftmax
 from .tile_scheduler import AttentionTileScheduler, KeyBlocks
 
 ATOM_K = 16
@@ -98,7 +98,7 @@ class AttentionMainloop:
                 self._load([self.v], self.v_barriers, index(0))
         with w.when(self.roles.consumes):
             softmax.start(self._place(index(0)), rank)
-            with w.loop("zeroed", self.sums.shape[0], UNROLLED) as element:
+            with w.unrolled("zeroed", self.sums.shape[0]) as element:
                 w.store(self.sums, (element,), const(0.0, float32))
             w.emit(MbarrierWait(self.q_barriers.full, self.q_stage, q_parity))
         first = softmax.masks_the_last_block

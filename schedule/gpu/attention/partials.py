@@ -35,7 +35,7 @@ from ...problems.attention_forms import LOG_SUM
 from ...tile.names import FreshNameWriter
 from ...tile.stage_body import scalar_at, vector_at
 from ..block_reduce import QUAD, butterfly, combine_of
-from .softmax import QUAD_DISTANCES, UNROLLED, OnlineSoftmax, exponent_unit, log_sum_of, row_of
+from .softmax import QUAD_DISTANCES, OnlineSoftmax, exponent_unit, log_sum_of, row_of
 from .tile_scheduler import AttentionTileScheduler
 
 COMBINE_THREADS, COMBINED_COLUMNS = 128, 4
@@ -61,7 +61,7 @@ class AttentionPartials:
     def store(self, sums: Buffer, softmax: OnlineSoftmax, at: Mapping[str, Expr], rank: Expr) -> None:
         """Store what a thread holds of the rows of the tile at ``at``, as the CTA with a rank."""
         w, p, lane = self.w, self.p, softmax.roles.lane
-        with w.loop("partial_half", 2, UNROLLED) as half:
+        with w.unrolled("partial_half", 2) as half:
             total = w.allocate("total", (1,), float32, MemoryScope.REGISTER)
             both = [Load(softmax.row_sum, (half, index(column))) for column in range(2)]
             w.store(total, (index(0),), both[0] + both[1])
@@ -72,7 +72,7 @@ class AttentionPartials:
             with w.when(inside, equal(lane % QUAD, 0)):
                 w.store(self.row_max, row, Load(softmax.row_max, (half,)))
                 w.store(self.row_sum, row, Load(total, (index(0),)))
-            with w.when(inside), w.loop("partial_pair", p.d.extent // 8, UNROLLED) as pair:
+            with w.when(inside), w.unrolled("partial_pair", p.d.extent // 8) as pair:
                 columns = Ramp(pair * 8 + lane % QUAD * 2, 1, 2)
                 held = Load(sums, (Ramp(pair * 4 + half * 2, 1, 2),))
                 w.store(self.sums, (*(Broadcast(i, 2) for i in row), columns), held)
@@ -109,14 +109,14 @@ class AttentionPartials:
         top, whole = (w.allocate(n, (1,), float32, MemoryScope.REGISTER) for n in ("top", "whole"))
         combined = w.allocate("combined", (COMBINED_COLUMNS,), float32, MemoryScope.REGISTER)
         zero, all_columns = index(0), Ramp(index(0), 1, COMBINED_COLUMNS)
-        with w.loop("loaded", splits, UNROLLED) as split:
+        with w.unrolled("loaded", splits) as split:
             w.store(tops, (split,), Load(self.row_max, (self._present(split), *place)))
         w.store(top, (zero,), Load(tops, (zero,)))
-        with w.loop("compared_split", splits - 1, UNROLLED) as split:
+        with w.unrolled("compared_split", splits - 1) as split:
             w.store(top, (zero,), maximum(Load(top, (zero,)), Load(tops, (split + 1,))))
         w.store(whole, (zero,), const(0.0, float32))
         w.store(combined, (all_columns,), Broadcast(const(0.0, float32), COMBINED_COLUMNS))
-        with w.loop("added_split", splits, UNROLLED) as split:
+        with w.unrolled("added_split", splits) as split:
             factor = w.allocate("factor", (1,), float32, MemoryScope.REGISTER)
             share = self._factor(Load(tops, (split,)), Load(top, (zero,)))
             if p.is_dynamic:

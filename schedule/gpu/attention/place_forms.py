@@ -15,7 +15,6 @@ from ....ir.buffer import MemoryScope
 from ....ir.expr import Cast, Compare, Expr, Load, Unary, UnaryOp, Var
 from ....ir.linear_form import LinearForm, affine_form
 from ....ir.rewrite import free_variables, map_expr, substitute
-from ....ir.stmt import LoopKind
 from ...problems.attention import Attention
 from ...tile.names import FreshNameWriter
 
@@ -87,7 +86,7 @@ class PlaceForms:
         """Return the register with the form at the thread's first column."""
         if form not in self.held:
             register = self.w.allocate("place_form", (2,), int32, MemoryScope.REGISTER)
-            with self.w.loop("place_half", 2, LoopKind.UNROLLED) as half:
+            with self.w.unrolled("place_half", 2) as half:
                 self.w.store(register, (half,), Cast(substitute(form.to_expr(), self.first(self.at, half)), int32))
             self.held[form] = Load(register, (HALF,))
         return self.held[form]

@@ -12,7 +12,6 @@ from ....ir.expr import Expr, Load, Ramp, Var, index, minimum
 from ....ir.gpu.ldmatrix import LoadMatrix
 from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS, WGMMA_M
 from ....ir.rewrite import map_loads
-from ....ir.stmt import LoopKind
 from ...problems.attention import Attention
 from ...tile.names import FreshNameWriter
 from ...tile.stage_body import vector_at
@@ -67,8 +66,8 @@ class ScorePrefetch:
             if load in self.tiles:
                 continue
             with (
-                w.loop("prefetched_pair", self.tile_kv // 8, LoopKind.UNROLLED) as pair,
-                w.loop("prefetched_half", 2, LoopKind.UNROLLED) as half,
+                w.unrolled("prefetched_pair", self.tile_kv // 8) as pair,
+                w.unrolled("prefetched_half", 2) as half,
             ):
                 place = self.first(at, half)
                 place["m"], place["n"] = minimum(place["m"], self.p.last_m), place["n"] + pair * 8

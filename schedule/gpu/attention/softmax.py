@@ -35,7 +35,6 @@ from ....ir.expr import (
 from ....ir.gpu.wgmma import WGMMA_M
 from ....ir.linear_form import LinearForm
 from ....ir.rewrite import loads_of, substitute
-from ....ir.stmt import LoopKind
 from ....te.functions import equal
 from ...problems.attention import Attention
 from ...problems.attention_forms import LOG_SUM
@@ -48,7 +47,6 @@ from .operand_tiles import OperandTiles
 from .place_forms import COLUMN, HALF, PlaceForms
 from .score_prefetch import ELEMENT, ScorePrefetch
 
-UNROLLED = LoopKind.UNROLLED
 WARP_ROWS = WGMMA_M // WARPGROUP_WARPS
 QUAD_DISTANCES = (1, 2)
 
@@ -110,9 +108,9 @@ class OnlineSoftmax:
         the sink: its weight is 1 as long as it is the greatest score."""
         w = self.w
         self.prefetched.load(at)
-        with w.loop("start_half", 2, UNROLLED) as half:
+        with w.unrolled("start_half", 2) as half:
             w.store(self.row_max, (half,), const(-inf, float32))
-            with w.loop("start_column", 2, UNROLLED) as column:
+            with w.unrolled("start_column", 2) as column:
                 w.store(self.row_sum, (half, column), const(0.0, float32))
             if self.p.sink is not None:
                 sink = self._at(self.p.sink, self._first_place(at, half), const(0.0, float32))
@@ -130,11 +128,11 @@ class OnlineSoftmax:
         self._find_maxima(scores)
         with w.scope():
             shift = w.allocate("shift", (2,), float32, MemoryScope.REGISTER)
-            with w.loop("shift_half", 2, UNROLLED) as half:
+            with w.unrolled("shift_half", 2) as half:
                 w.store(shift, (half,), self._shift(Load(self.row_max, (half,))))
                 old = Load(self.decay, (half,)) * self.unit - Load(shift, (half,))
                 w.store(self.decay, (half,), Unary(UnaryOp.EXP2, old))
-                with w.loop("decayed_column", 2, UNROLLED) as column:
+                with w.unrolled("decayed_column", 2) as column:
                     decayed = Load(self.row_sum, (half, column)) * Load(self.decay, (half,))
                     w.store(self.row_sum, (half, column), decayed)
             with self._elements("weighed") as (element, half, column, _):
@@ -150,7 +148,7 @@ class OnlineSoftmax:
     def round(self, weights: Buffer, operands: Sequence[Buffer]) -> None:
         """The first of ``operands`` becomes the weights, rounded to 16 bits, each further one what is left of them. The
         order is the same: see WarpgroupMma."""
-        with self.w.loop("rounded", self.tile_kv // 4, UNROLLED) as pair:
+        with self.w.unrolled("rounded", self.tile_kv // 4) as pair:
             place = (Ramp(pair * 2, 1, 2),)
             for n, operand in enumerate(operands):
                 self.w.store(operand, place, Cast(Load(weights, place), operand.dtype))
@@ -163,7 +161,7 @@ class OnlineSoftmax:
         w = self.w
         with w.scope():
             inverse = w.allocate("inverse", (2,), float32, MemoryScope.REGISTER)
-            with w.loop("total_half", 2, UNROLLED) as half:
+            with w.unrolled("total_half", 2) as half:
                 both = [Load(self.row_sum, (half, index(column))) for column in range(2)]
                 w.store(inverse, (half,), both[0] + both[1])
                 butterfly(w, "of_quad", [inverse], combine_of(BinaryOp.ADD), QUAD_DISTANCES, (half,))
@@ -238,11 +236,11 @@ class OnlineSoftmax:
         w = self.w
         with w.scope():
             peak = w.allocate("peak", (2, 2), float32, MemoryScope.REGISTER)
-            with w.loop("peak_half", 2, UNROLLED) as half, w.loop("peak_column", 2, UNROLLED) as column:
+            with w.unrolled("peak_half", 2) as half, w.unrolled("peak_column", 2) as column:
                 w.store(peak, (half, column), Load(self.row_max, (half,)))
             with self._elements("compared") as (element, row_half, of_pair, _):
                 w.store(peak, (row_half, of_pair), maximum(Load(peak, (row_half, of_pair)), Load(scores, (element,))))
-            with w.loop("max_half", 2, UNROLLED) as half:
+            with w.unrolled("max_half", 2) as half:
                 w.store(self.decay, (half,), Load(self.row_max, (half,)))
                 w.store(self.row_max, (half,), maximum(*(Load(peak, (half, index(column))) for column in range(2))))
                 butterfly(w, "peak_of_quad", [self.row_max], combine_of(BinaryOp.MAX), QUAD_DISTANCES, (half,))
@@ -259,9 +257,9 @@ class OnlineSoftmax:
     def _scale(self, name: str, sums: Buffer, factor: Buffer) -> None:
         w = self.w
         with (
-            w.loop(name, sums.shape[-1] // 4, UNROLLED) as pair,
-            w.loop(f"{name}_half", 2, UNROLLED) as half,
-            w.loop(f"{name}_column", 2, UNROLLED) as column,
+            w.unrolled(name, sums.shape[-1] // 4) as pair,
+            w.unrolled(f"{name}_half", 2) as half,
+            w.unrolled(f"{name}_column", 2) as column,
         ):
             place = (pair * 4 + half * 2 + column,)
             w.store(sums, place, Load(sums, place) * Load(factor, (half,)))
@@ -271,8 +269,8 @@ class OnlineSoftmax:
         """All scores of a thread: (element, half, column of a pair, pair)."""
         w = self.w
         with (
-            w.loop(name, self.tile_kv // 8, UNROLLED) as pair,
-            w.loop(f"{name}_half", 2, UNROLLED) as half,
-            w.loop(f"{name}_column", 2, UNROLLED) as column,
+            w.unrolled(name, self.tile_kv // 8) as pair,
+            w.unrolled(f"{name}_half", 2) as half,
+            w.unrolled(f"{name}_column", 2) as column,
         ):
             yield pair * 4 + half * 2 + column, half, column, pair

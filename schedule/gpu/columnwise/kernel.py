@@ -112,7 +112,7 @@ def warp_states(writer: ColumnwiseWriter, states: Sequence[State], shift: Expr, 
         for n, state in enumerate(states)
     ]
     if s.shifted:
-        with w.loop(writer.name("cell_v"), s.vector, LoopKind.UNROLLED) as v:
+        with w.unrolled(writer.name("cell_v"), s.vector) as v:
             cell_indices = cell_of(s, thread // s.threads_x, thread % s.threads_x * s.vector + v - shift)
             for state, cells in zip(states, shared, strict=True):
                 for buffer, cell in zip(state, cells, strict=True):
@@ -145,7 +145,7 @@ def _combine_lanes(writer: ColumnwiseWriter, states: Sequence[State]) -> None:
     """Combine the states of lanes that have the same columns. These lanes are ``threads_x`` apart."""
     s, w = writer.sizes, writer.w
     for distance in (d for d in (16, 8, 4, 2, 1) if d >= s.threads_x):
-        with w.loop(writer.name(f"lanes_{distance}"), s.vector, LoopKind.UNROLLED) as v:
+        with w.unrolled(writer.name(f"lanes_{distance}"), s.vector) as v:
             for n, (how, state) in enumerate(zip(writer.accumulations, states, strict=True)):
                 own = [Load(b, (v,)) for b in state]
                 names = [writer.name(f"other{n}_{k}_{distance}") for k in range(len(state))]
@@ -180,7 +180,7 @@ class ColumnTile:
             r.tensor.name: w.allocate(writer.name(f"result{n}"), (s.vector,), r.tensor.dtype, MemoryScope.REGISTER)
             for n, r in enumerate(writer.problem.reductions)
         }
-        with w.loop(writer.name("result_v"), s.vector, LoopKind.UNROLLED) as v:
+        with w.unrolled(writer.name("result_v"), s.vector) as v:
             states = self._states_of(self.thread % s.threads_x * s.vector + v, "result_state")
             for buffer, how, state in zip(results.values(), writer.accumulations, states, strict=True):
                 w.store(buffer, (v,), how.result([Load(b, ()) for b in state]))

@@ -166,7 +166,7 @@ class _Tile:
         """``body`` for each of ``count`` rows of the thread from its row ``begin`` on: it is given a number, counted
         from there, and the row. Where ``stop`` is given, only for rows below it."""
         s = self.sizes
-        with self.w.loop(name, count, LoopKind.UNROLLED) as i:
+        with self.w.unrolled(name, count) as i:
             row = self.row + (begin + i) * s.threads_y
             with self.w.when(None if stop is None else row < stop):
                 body(i, row)
@@ -293,7 +293,7 @@ class _Tile:
     @contextmanager
     def _elements(self, name: str) -> Iterator[Expr]:
         """A block of statements for each element of a vector."""
-        with self.w.loop(name, self.sizes.vector, LoopKind.UNROLLED) as v:
+        with self.w.unrolled(name, self.sizes.vector) as v:
             yield v
 
     def _load_row(self, loaded: Loaded, first: Expr, number: Expr, row: Expr) -> None:
@@ -312,7 +312,7 @@ class _Tile:
             return
         own = [self.first_column <= self.column, self.column + s.vector <= self.end]
         whole = logical_and(*own) if s.shifted and not load else None
-        with self.w.when(whole), self.w.loop(f"{registers.name}_v", s.vector, LoopKind.VECTORIZED) as v:
+        with self.w.when(whole), self.w.vectorized(f"{registers.name}_v", s.vector) as v:
             self._move(registers, (*at, v), tensor, self._element(row, v), load=load)
         if whole is not None:
             with self.w.when(negated(whole)), self._elements(f"{registers.name}_own") as v:

@@ -9,7 +9,6 @@ from types import MappingProxyType
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import Expr, Load, Var, index, maximum, minimum
 from ....ir.linear_form import affine_form
-from ....ir.stmt import LoopKind
 from ...problems.columnwise import reduced_axis
 from ...problems.rowwise import column_axis
 from ...tile.accumulation import store_state
@@ -116,7 +115,7 @@ class ThreadRows:
             self._of_columns[load] = buffer
             if s.shifted:
                 last = index(writer.problem.column_count - 1)
-                with w.loop(writer.name(f"{name}{n}_v"), s.vector, LoopKind.UNROLLED) as v:
+                with w.unrolled(writer.name(f"{name}{n}_v"), s.vector) as v:
                     own = minimum(maximum(column + v, index(0)), last)  # others are in no row, and nobody needs them
                     axes = writer.kept_axes(self.outer, own, index(0))
                     w.store(buffer, (v,), Load(load.buffer, tuple(scalar_at(i, axes) for i in load.indices)))
@@ -136,7 +135,7 @@ class ThreadRows:
             ]
             for n, how in enumerate(writer.accumulations)
         ]
-        with w.loop(writer.name("identity"), s.vector, LoopKind.UNROLLED) as v:
+        with w.unrolled(writer.name("identity"), s.vector) as v:
             for state, how in zip(states, writer.accumulations, strict=True):
                 for buffer, identity in zip(state, how.identity, strict=True):
                     w.store(buffer, (v,), identity)
@@ -150,7 +149,7 @@ class ThreadRows:
             b.name: w.allocate(writer.name(f"{name}_rows{n}"), (s.unroll, s.vector), b.dtype, MemoryScope.REGISTER)
             for n, b in enumerate(p.inputs)
         }
-        with w.loop(writer.name(f"{name}_load"), s.unroll, LoopKind.UNROLLED) as u:
+        with w.unrolled(writer.name(f"{name}_load"), s.unroll) as u:
             row = first + u * step
             with w.when(None if stop is None else row < stop):
                 for n, b in enumerate(p.inputs):
@@ -181,12 +180,12 @@ class ThreadRows:
         begin = begin + self._vector_begin()
         last = last and self._may_pass_the_end
         with w.when(begin <= count - s.vector if last else None):
-            with w.loop(writer.name(f"{name}_vector"), s.vector, LoopKind.VECTORIZED) as v:
+            with w.vectorized(writer.name(f"{name}_vector"), s.vector) as v:
                 w.store(registers, (u, v), Load(source, delinearize(begin + v, source.shape)))
         if last:
             with (
                 w.when(begin > count - s.vector),
-                w.loop(writer.name(f"{name}_last"), s.vector, LoopKind.UNROLLED) as v,
+                w.unrolled(writer.name(f"{name}_last"), s.vector) as v,
             ):
                 at = delinearize(minimum(begin + v, index(count - 1)), source.shape)
                 w.store(registers, (u, v), Load(source, at))
@@ -207,10 +206,10 @@ class ThreadRows:
         """Load rows, all of them first, then accumulate them."""
         writer, s, w, p = self.writer, self.writer.sizes, self.writer.w, self.writer.problem
         loaded = self._load_rows(name, column, first, step, stop)
-        with w.loop(writer.name(f"{name}_accumulate"), s.unroll, LoopKind.UNROLLED) as u:
+        with w.unrolled(writer.name(f"{name}_accumulate"), s.unroll) as u:
             row = first + u * step
             with w.when(None if stop is None else row < stop):
-                with w.loop(writer.name(f"{name}_v"), s.vector, LoopKind.UNROLLED) as v:
+                with w.unrolled(writer.name(f"{name}_v"), s.vector) as v:
                     axes = self._axes(row, column, v)
                     for reduction, how, state in zip(p.reductions, writer.accumulations, states, strict=True):
                         value = self._value(reduction.body, axes, loaded, u, v)
@@ -226,10 +225,10 @@ class ThreadRows:
             w.allocate(writer.name(f"{name}_output{n}"), (s.vector,), c.tensor.dtype, MemoryScope.REGISTER)
             for n, c in enumerate(p.elementwise_outputs)
         ]
-        with w.loop(writer.name(f"{name}_write"), s.unroll, LoopKind.UNROLLED) as u:
+        with w.unrolled(writer.name(f"{name}_write"), s.unroll) as u:
             row = first + u * step
             with w.when(None if stop is None else row < stop):
-                with w.loop(writer.name(f"{name}_v"), s.vector, LoopKind.UNROLLED) as v:
+                with w.unrolled(writer.name(f"{name}_v"), s.vector) as v:
                     axes = self._axes(row, column, v)
                     for computed, buffer in zip(p.elementwise_outputs, outputs, strict=True):
                         w.store(buffer, (v,), self._value(computed.body, axes, loaded, u, v, results))

@@ -25,7 +25,7 @@ from itertools import count
 from ....ir.buffer import Buffer, Layout, MemoryScope
 from ....ir.expr import Broadcast, Expr, Load, Ramp, Var, const, index, logical_and
 from ....ir.rewrite import substitute
-from ....ir.stmt import HardwareAxis, LoopKind
+from ....ir.stmt import HardwareAxis
 from ....ir.verifier.tma import CHUNK_BYTES
 from ....te.functions import negated
 from ...problems.gemm import Gemm, Operand
@@ -161,7 +161,7 @@ class Folding:
         image, row, position, part = delinearize(number, (*outer, taps // width))
         seen = w.allocate("seen", (width,), source.dtype, MemoryScope.REGISTER)
         first = position * self._window.strides[1] + part * width + lower[1]
-        with w.loop("element", width, LoopKind.UNROLLED) as e:
+        with w.unrolled("element", width) as e:
             inside = logical_and(first + e >= 0, first + e < source.shape[1])
             w.store(seen, (e,), Load(source, (image, first + e, index(0)), inside))
         zero = index(0)

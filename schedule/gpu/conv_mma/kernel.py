@@ -60,8 +60,6 @@ from .sizes import (
     warp_atom,
 )
 
-UNROLLED = LoopKind.UNROLLED
-
 
 def conv_mma_kernel(gemm: Gemm, sizes: ConvMmaSizes) -> Kernel:
     """Return the kernel of one setting. ``gemm`` has its rows patch by patch."""
@@ -129,7 +127,7 @@ class _ConvMmaWriter:
         shape = (s.stages, padded(s.box_pixels, SWIZZLE_ROWS), self.channels)
         layout = Layout((shape[1] * self.channels, self.channels, 1), tma_swizzle(self.dtype))
         self.stages = w.allocate("staged_pixels", shape, self.dtype, MemoryScope.SHARED, layout)
-        with w.when(self.elected), w.loop("initialised", s.stages, UNROLLED) as stage:
+        with w.when(self.elected), w.unrolled("initialised", s.stages) as stage:
             w.emit(MbarrierInit(self.full, stage, 1))
         w.barrier()
         with w.when(self.elected):
@@ -158,7 +156,7 @@ class _ConvMmaWriter:
         extents = (self.phases, self.window.tap_count, *inner)
         total = prod(extents)
         turns = -(-total // s.threads)
-        with w.loop("copied", -(-turns // COPIES_AT_ONCE)) as some, w.loop("copy", COPIES_AT_ONCE, UNROLLED) as copy:
+        with w.loop("copied", -(-turns // COPIES_AT_ONCE)) as some, w.unrolled("copy", COPIES_AT_ONCE) as copy:
             number = (some * COPIES_AT_ONCE + copy) * s.threads + self.thread
             with w.when(number < total if total % (COPIES_AT_ONCE * s.threads) else None):
                 phase, tap, outer, vector = delinearize(number, extents)
@@ -168,12 +166,12 @@ class _ConvMmaWriter:
                 exists += [substitute(condition, at) for condition in filters_exist(self.gemm)]
                 held = w.allocate("held", (width,), self.filters.dtype, MemoryScope.REGISTER)
                 if exists:
-                    with w.loop("c", width, LoopKind.VECTORIZED) as c:
+                    with w.vectorized("c", width) as c:
                         w.store(held, (c,), const(0.0, held.dtype))
-                with w.when(*exists), w.loop("c", width, LoopKind.VECTORIZED) as c:
+                with w.when(*exists), w.vectorized("c", width) as c:
                     w.store(held, (c,), substitute(self.filters, {**at, along: at[along] + c}))
                 column, shift = (phase * s.column_taps + tap % s.column_taps) * n + f, tap // s.column_taps
-                with w.loop("c", width, LoopKind.VECTORIZED if along == "k" else UNROLLED) as c:
+                with w.loop("c", width, LoopKind.VECTORIZED if along == "k" else LoopKind.UNROLLED) as c:
                     to = (column, shift, channel + c) if along == "k" else (column + c, shift, channel)
                     value: Expr = Load(held, (c,))
                     w.store(self.b, to, cast(value, self.dtype))
@@ -189,9 +187,9 @@ class _ConvMmaWriter:
         w, s = self.w, self.s
         steps = s.rounds * s.chunks
         with (
-            w.loop("atom_m", s.atoms_m, UNROLLED) as i,
-            w.loop("atom_n", self.acc.shape[1], UNROLLED) as j,
-            w.loop("element", 4, UNROLLED) as e,
+            w.unrolled("atom_m", s.atoms_m) as i,
+            w.unrolled("atom_n", self.acc.shape[1]) as j,
+            w.unrolled("element", 4) as e,
         ):
             w.store(self.acc, (i, j, e), const(0.0, float32))
         with w.loop("chunk", s.chunks) as chunk:
@@ -210,15 +208,15 @@ class _ConvMmaWriter:
         w, s, atom = self.w, self.s, self.atom
         atoms_n, zero = self.acc.shape[1], index(0)
         of_b = atom.elements("b")
-        with w.loop("shift", s.shifts, UNROLLED) as shift, w.loop("k_atom", s.chunk_atoms, UNROLLED) as k_atom:
+        with w.unrolled("shift", s.shifts) as shift, w.unrolled("k_atom", s.chunk_atoms) as k_atom:
             k, further = k_atom * atom.k, self._pixel(delinearize(shift, self.window.taps[: self.first]))
             b = w.allocate("b", (-(-atoms_n // 2), 2 * of_b), self.dtype, MemoryScope.REGISTER)
             a = w.allocate("a", (atom.elements("a"),), self.dtype, MemoryScope.REGISTER)
-            with w.loop("pair", b.shape[0], UNROLLED) as pair:
+            with w.unrolled("pair", b.shape[0]) as pair:
                 self._load_filters(b, pair, shift, chunk * (s.chunk_atoms * atom.k) + k)
             for i, number in self._atoms():
                 self._load_pixels(a, stage, number * ATOM_M, further, k)
-                with w.loop("atom_n", atoms_n, UNROLLED) as j:
+                with w.unrolled("atom_n", atoms_n) as j:
                     w.emit(Mma(atom.name, self.acc, (i, j, zero), a, (zero,), b, (j // 2, j % 2 * of_b)))
 
     def _load_filters(self, b: Buffer, pair: Expr, shift: Expr, k: Expr) -> None:
@@ -271,11 +269,11 @@ class _ConvMmaWriter:
             at: dict[str, Expr] = {"m": patch * self.outputs + output, "n": index(0)}
             inside = [*self.gemm.rows_inside(at["m"])]
             inside += [output < self.outputs] if self.outputs % s.threads else []
-            with w.when(*inside), w.loop("phase", self.phases, UNROLLED) as phase:
+            with w.when(*inside), w.unrolled("phase", self.phases) as phase:
                 self._add_up(total, partials, output, phase)
                 parts = any("n" in free_variables(i) for r in self.gemm.results for i in r.inside)
                 width = 1 if self.gemm.along_pixels or parts else gcd(n, 8)
-                with w.loop("vector", n // width, UNROLLED) as vector:
+                with w.unrolled("vector", n // width) as vector:
                     first = vector * width
                     here = {**at, **self._at_phase(phase), "n": first}
                     store_outputs(w, self.gemm, here, total, width, first=first)
@@ -287,15 +285,15 @@ class _ConvMmaWriter:
     def _add_up(self, total: Buffer, partials: Buffer, output: Expr, phase: Expr) -> None:
         """Add up what the pixels of all taps gave an output of the patch."""
         w, n, window = self.w, self.gemm.n.extent, self.window
-        with w.loop("f", n, UNROLLED) as f:
+        with w.unrolled("f", n) as f:
             w.store(total, (f,), const(0.0, float32))
         position = delinearize(output, window.patch)[1:]
         shifts = [substitute(shift, self._at_phase(phase)) for shift in window.shifts]
         corner = self._pixel(position, window.strides) + self._pixel(shifts, (1,) * len(shifts))
-        with w.loop("tap", self.s.column_taps, UNROLLED) as tap:
+        with w.unrolled("tap", self.s.column_taps) as tap:
             places = delinearize(tap, window.taps[self.first :])
             pixel = corner + self._pixel((*(index(0) for _ in range(self.first)), *places))
-            with w.loop("f", n, UNROLLED) as f:
+            with w.unrolled("f", n) as f:
                 column = (phase * self.s.column_taps + tap) * n + f
                 w.store(total, (f,), Load(total, (f,)) + Load(partials, (column, pixel)))
 

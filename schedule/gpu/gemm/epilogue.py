@@ -45,7 +45,6 @@ from ....ir.gpu.tcgen05 import HALF_LANES, TensorMemoryLoad
 from ....ir.gpu.tma import TmaStore, TmaStoreCommit, TmaStoreWait, tma_swizzle
 from ....ir.gpu.wgmma import WGMMA_M
 from ....ir.rewrite import free_variables, loads_of
-from ....ir.stmt import LoopKind
 from ....te.functions import equal
 from ...problems.gemm import Gemm, Result
 from ...tile.contiguous import contiguous_vector
@@ -57,7 +56,6 @@ from .result_box import VECTOR_BYTES, ResultBox, can_store_by_tma, line_box, rea
 from .sizes import SPARE_REGISTERS, WARPGROUP_WARPS, GemmSizes, subtile_columns
 from .tensor_memory import TensorAccumulators
 
-UNROLLED = LoopKind.UNROLLED
 WARP_ROWS = WGMMA_M // WARPGROUP_WARPS
 PAIRS_AT_ONCE = 4
 """What belongs to so many pairs of columns is loaded at once, ahead of stores that it might depend on."""
@@ -183,9 +181,9 @@ class Epilogue:
         width = 1 if self.gemm.along_m else 2
         for atom in range(s.atoms_m):
             with (
-                w.loop("pair", s.tile_n // 8, UNROLLED) as pair,
-                w.loop("half", 2, UNROLLED) as half,
-                w.loop("column", 2 // width, UNROLLED) as column,
+                w.unrolled("pair", s.tile_n // 8) as pair,
+                w.unrolled("half", 2) as half,
+                w.unrolled("column", 2 // width) as column,
             ):
                 row = (self.warpgroup * s.atoms_m + atom) * WGMMA_M
                 row = row + self.warp_in_group * WARP_ROWS + self.lane // 4 + half * 8
@@ -217,9 +215,9 @@ class Epilogue:
         with w.scope():
             fragments = self._fragments(accumulators, atom, first_column, columns)
             with (
-                w.loop("pair", columns // 8, UNROLLED) as number,
-                w.loop("half", 2, UNROLLED) as half,
-                w.loop("column", 2 // width, UNROLLED) as column,
+                w.unrolled("pair", columns // 8) as number,
+                w.unrolled("half", 2) as half,
+                w.unrolled("column", 2 // width) as column,
             ):
                 pair = number + first_column // 8 if first_column else number
                 m, n = self._position(at, atom, pair, half)
@@ -238,11 +236,11 @@ class Epilogue:
         some pairs of columns at once. A pair that is a pair in the results too is stored as one."""
         w, pairs = self.w, self.s.tile_n // 8
         together = gcd(pairs, PAIRS_AT_ONCE)
-        with w.loop("pairs", pairs // together, UNROLLED) as group:
+        with w.unrolled("pairs", pairs // together) as group:
             held = self._load_same(group * together, together, at)
-            with w.loop("half", 2, UNROLLED) as half:
+            with w.unrolled("half", 2) as half:
                 m, _ = self._position(at, atom, index(0), half)
-                with w.when(*self._rows_inside(at, m)), w.loop("pair", together, UNROLLED) as pair:
+                with w.when(*self._rows_inside(at, m)), w.unrolled("pair", together) as pair:
                     self._store_pair(accumulators, atom, {**at, "m": m}, group * together + pair, half, pair, held)
 
     def _load_same(self, first: Expr, pairs: int, at: Mapping[str, Expr]) -> SourceRegisters:
@@ -250,7 +248,7 @@ class Epilogue:
         w, gemm, found = self.w, self.gemm, dict[Load, Buffer]()
         for load in dict.fromkeys(e for r in gemm.results for e in _sources(gemm, r) if _halves(e) == 1):
             found[load] = w.allocate("source", (2 * pairs,), load.buffer.dtype, MemoryScope.REGISTER)
-            with w.loop("source_column", 2 * pairs, UNROLLED) as column:
+            with w.unrolled("source_column", 2 * pairs) as column:
                 n = at["n"] + (first * 8 + column // 2 * 8 + self.lane % 4 * 2 + column % 2)
                 here = {**at, "n": minimum(n, index(gemm.n.extent - 1))}
                 w.store(found[load], (column,), vector_at(load, here, "n", 1))
@@ -269,7 +267,7 @@ class Epilogue:
         """Store a pair of columns of the row ``at["m"]``, the ``number``-th whose sources are ``held``."""
         w, gemm = self.w, self.gemm
         width = 2 if all(_has_pairs(r, gemm.n.extent) for r in gemm.results) else 1
-        with w.loop("column", 2 // width, UNROLLED) as column:
+        with w.unrolled("column", 2 // width) as column:
             here = {**at, "n": at["n"] + (pair * 8 + self.lane % 4 * 2 + column)}
             with w.when(here["n"] < gemm.n.extent):
                 sources = {load: (registers, number * 2 + column) for load, registers in held.items()}
@@ -339,8 +337,8 @@ class Epilogue:
             shape = (columns // 4 * halves,)
             sources[load] = w.allocate("source", shape, load.buffer.dtype, MemoryScope.REGISTER)
             with (
-                w.loop("source_pair", columns // 8, UNROLLED) as pair,
-                w.loop("source_half", halves, UNROLLED) as half,
+                w.unrolled("source_pair", columns // 8) as pair,
+                w.unrolled("source_half", halves) as half,
             ):
                 value = vector_at(load, self._readable_position(subtile, at, pair, half), "n", 2)
                 w.store(sources[load], (Ramp(pair * (2 * halves) + half * 2, 1, 2),), value)
@@ -396,7 +394,7 @@ class Epilogue:
         w, result, staged = self.w, subtile.result, subtile.staged
         fragments = self._fragments(accumulators, subtile.atom, staged.first, staged.columns)
         output = w.allocate("output", (staged.columns // 2,), result.tensor.dtype, MemoryScope.REGISTER)
-        with w.loop("output_pair", staged.columns // 8, UNROLLED) as pair, w.loop("output_half", 2, UNROLLED) as half:
+        with w.unrolled("output_pair", staged.columns // 8) as pair, w.unrolled("output_half", 2) as half:
             here = self._readable_position(subtile, at, pair, half)
             held = {load: (b, pair * 4 + half * 2 if _halves(load) == 2 else pair * 2) for load, b in sources.items()}
             first = (pair + staged.first // 8) * 4 + half * 2
@@ -409,7 +407,7 @@ class Epilogue:
         once; 32 bits by pairs of columns."""
         w, lane = self.w, self.lane
         if output.dtype.bits == 32:
-            with w.loop("staged_pair", staged.columns // 8, UNROLLED) as pair, w.loop("half", 2, UNROLLED) as half:
+            with w.unrolled("staged_pair", staged.columns // 8) as pair, w.unrolled("half", 2) as half:
                 row = self.warp_in_group * WARP_ROWS + lane // 4 + half * 8
                 outer = (Broadcast(i, 2) for i in (self.warpgroup, index(stage), row))
                 columns = Ramp(pair * 8 + lane % 4 * 2, 1, 2)
@@ -425,7 +423,7 @@ class Epilogue:
 
         whole, rest = staged.columns // 16, staged.columns % 16
         if whole:
-            with w.loop("matrix", whole, UNROLLED) as matrix:
+            with w.unrolled("matrix", whole) as matrix:
                 to = place(matrix * 16 + lane // 16 * 8)
                 w.emit(StoreMatrix(staged.buffer, to, output, (matrix * 8,), 4, turned))
         if rest:
@@ -480,11 +478,11 @@ class Epilogue:
         width = 2 if gemm.n.extent % 2 == 0 else 1
         many = self.several_tiles and s.atoms_m * s.tile_n // 2 <= FEW_ACCUMULATORS
         at_once = WARP_ROWS if many else WARP_ROWS // 4
-        with w.loop("rows", WARP_ROWS // at_once) as rows, w.loop("row", at_once, UNROLLED) as row:
+        with w.loop("rows", WARP_ROWS // at_once) as rows, w.unrolled("row", at_once) as row:
             staged_row = self.warp_in_group * WARP_ROWS + rows * at_once + row
             m = at["m"] + staged_row
             vectors = -(-staged.columns // (WARP_LANES * width))
-            with w.when(*self._rows_inside(at, m)), w.loop("vector", vectors, UNROLLED) as vector:
+            with w.when(*self._rows_inside(at, m)), w.unrolled("vector", vectors) as vector:
                 column = (vector * WARP_LANES + self.lane) * width
                 n = at["n"] + column
                 inside = [n < gemm.n.extent]
@@ -504,7 +502,7 @@ class Epilogue:
         w, gemm = self.w, self.gemm
         width = VECTOR_BYTES // result.tensor.dtype.bytes
         of_column = WARP_ROWS // width
-        with w.loop("pixel_vector", -(-staged.columns * of_column // WARP_LANES), UNROLLED) as number:
+        with w.unrolled("pixel_vector", -(-staged.columns * of_column // WARP_LANES)) as number:
             vector = number * WARP_LANES + self.lane
             row, column = self.warp_in_group * WARP_ROWS + vector % of_column * width, vector // of_column
             m, n = at["m"] + row, at["n"] + column
@@ -522,7 +520,7 @@ class Epilogue:
         w, gemm = self.w, self.gemm
         width = VECTOR_BYTES // result.tensor.dtype.bytes
         of_row = staged.columns // width
-        with w.loop("row_vector", -(-WARP_ROWS * of_row // WARP_LANES), UNROLLED) as number:
+        with w.unrolled("row_vector", -(-WARP_ROWS * of_row // WARP_LANES)) as number:
             vector = number * WARP_LANES + self.lane
             row, column = self.warp_in_group * WARP_ROWS + vector // of_row, vector % of_row * width
             m, n = at["m"] + row, at["n"] + column

@@ -13,7 +13,7 @@ from ....ir.buffer import Buffer, Layout, MemoryScope
 from ....ir.expr import Broadcast, Cast, Expr, Load, Ramp, Var, index, logical_and
 from ....ir.gpu.barrier import SyncScope
 from ....ir.rewrite import free_variables, substitute
-from ....ir.stmt import HardwareAxis, LoopKind
+from ....ir.stmt import HardwareAxis
 from ....te.functions import cast
 from ....te.workload import Axis
 from ...problems.gemm import Gemm, Operand
@@ -77,7 +77,7 @@ def pack_operand(w: FreshNameWriter, gemm: Gemm, operand: Operand, axis: str, dt
         if operand_view(source).indices[-1] != Var("k"):
             tile = _stage(w, gemm, source, axis, extents[axis], at, thread)
         outer = [at[x.name] for x in batch]
-        with w.loop("packed_vector", SIDE * SIDE // (VECTOR * THREADS), LoopKind.UNROLLED) as number:
+        with w.unrolled("packed_vector", SIDE * SIDE // (VECTOR * THREADS)) as number:
             vector = number * THREADS + thread
             row, k = vector // (SIDE // VECTOR), vector % (SIDE // VECTOR) * VECTOR
             place, first = at[axis] + row, at["k"] + k
@@ -101,7 +101,7 @@ def _stage(
     """Load a tile whose rows lie along ``axis`` into shared memory, (k, place), zeros for what lies outside."""
     dtype = source.buffer.dtype
     tile = w.allocate("tile", (SIDE, SIDE), dtype, MemoryScope.SHARED, Layout((SIDE + 1, 1)))
-    with w.loop("staged_element", SIDE * SIDE // THREADS, LoopKind.UNROLLED) as number:
+    with w.unrolled("staged_element", SIDE * SIDE // THREADS) as number:
         element = number * THREADS + thread
         k, column = element // SIDE, element % SIDE
         here = {**at, axis: at[axis] + column, "k": at["k"] + k}

@@ -38,12 +38,10 @@ from ....ir.build import Writer
 from ....ir.expr import Broadcast, Expr, Load, Ramp, Shuffle, ShuffleMode, const, index, minimum
 from ....ir.gpu.wgmma import WGMMA_M
 from ....ir.rewrite import substitute
-from ....ir.stmt import LoopKind
 from ...problems.gemm import SCALED_K, Gemm
 from .mainloop import WarpRoles
 from .sizes import WARPGROUP_WARPS, GemmSizes
 
-UNROLLED = LoopKind.UNROLLED
 WARP_ROWS = WGMMA_M // WARPGROUP_WARPS
 
 SHARERS = 4
@@ -76,7 +74,7 @@ class Promotion:
     def clear(self, accumulators: Buffer) -> None:
         """Set all accumulators to zero."""
         w, s = self.w, self.s
-        with w.loop("cleared_atom", s.atoms_m, UNROLLED) as atom, w.loop("cleared", s.mma_n // 2, UNROLLED) as n:
+        with w.unrolled("cleared_atom", s.atoms_m) as atom, w.unrolled("cleared", s.mma_n // 2) as n:
             w.store(accumulators, (atom, n), const(0.0, float32))
 
     def allocate_scales(self) -> PromotionScales | None:
@@ -103,10 +101,10 @@ class Promotion:
         a, b = gemm.scales
         k = minimum(at["k"], index(gemm.k.extent - 1))
         first = at["m"] + self.roles.warp % WARPGROUP_WARPS * WARP_ROWS + self.roles.lane // SHARERS
-        with w.loop("scaled_atom", s.atoms_m, UNROLLED) as atom, w.loop("scaled_half", 2, UNROLLED) as half:
+        with w.unrolled("scaled_atom", s.atoms_m) as atom, w.unrolled("scaled_half", 2) as half:
             m = minimum(first + atom * WGMMA_M + half * 8, gemm.m_end - 1)
             w.store(scales.of_rows, (atom * 2 + half,), Load(a.buffer, _indices(a, {**at, "m": m, "k": k})))
-        with w.loop("scaled_group", scales.of_columns.elements, UNROLLED) as group:
+        with w.unrolled("scaled_group", scales.of_columns.elements) as group:
             n = minimum(at["n"] + group * self.scale_columns, index(gemm.n.extent - 1))
             w.store(scales.of_columns, (group,), Load(b.buffer, _indices(b, {**at, "n": n, "k": k})))
 
@@ -127,16 +125,16 @@ class Promotion:
     @contextmanager
     def _each_product(self, scales: PromotionScales) -> Iterator[tuple[Expr, Expr]]:
         rows, groups = scales.products.shape
-        with self.w.loop("scaled_row", rows, UNROLLED) as row, self.w.loop("scaled_group", groups, UNROLLED) as group:
+        with self.w.unrolled("scaled_row", rows) as row, self.w.unrolled("scaled_group", groups) as group:
             yield row, group
 
     def add(self, accumulators: Buffer, block_sums: Buffer, scales: PromotionScales | None, atoms: range) -> None:
         """Add the sums of a block, which have been awaited, for some of the warpgroup's atoms of 64 rows."""
         w, s = self.w, self.s
         with (
-            w.loop("added_atom", len(atoms), UNROLLED) as number,
-            w.loop("added_pair", s.mma_n // 8, UNROLLED) as pair,
-            w.loop("added_half", 2, UNROLLED) as half,
+            w.unrolled("added_atom", len(atoms)) as number,
+            w.unrolled("added_pair", s.mma_n // 8) as pair,
+            w.unrolled("added_half", 2) as half,
         ):
             atom, columns = number + atoms.start, Ramp(pair * 4 + half * 2, 1, 2)
             at = (Broadcast(atom, 2), columns)

@@ -23,7 +23,6 @@ from ..gemm_mma.operands import copy_width
 from ..split_k import TileSlice, reduce_tile
 from .sizes import ATOM, ATOM_ROWS, PADDING, GemmMfmaSizes
 
-UNROLLED = LoopKind.UNROLLED
 GROUP_M = 8
 """Tiles along m that are scheduled before the next along n."""
 
@@ -84,7 +83,7 @@ class _GemmMfmaWriter:
         its last elements do, and nobody stores what is made of them."""
         w, s, (rows, block_k), width = self.w, self.s, operand.tile.shape, operand.width
         vectors = rows * block_k // width
-        with w.shared_out("vector", vectors, s.threads, self.thread, UNROLLED) as vector:
+        with w.shared_out("vector", vectors, s.threads, self.thread, LoopKind.UNROLLED) as vector:
             if operand.along_k:
                 row, k = vector // (block_k // width), vector % (block_k // width) * width
             else:
@@ -95,7 +94,7 @@ class _GemmMfmaWriter:
                 value = Load(loaded, contiguous_vector((index(0),), width))
                 w.store(operand.tile, contiguous_vector((row, k), width), value)
             else:
-                with w.loop("element", width, UNROLLED) as e:
+                with w.unrolled("element", width) as e:
                     w.store(operand.tile, (row + e, k), Load(loaded, (e,)))
 
     def _load(self, operand: _SharedOperand, loaded: Buffer, row: Expr, k: Expr) -> None:
@@ -116,7 +115,7 @@ class _GemmMfmaWriter:
 
     def _mainloop(self, accumulators: Buffer) -> None:
         s, w = self.s, self.w
-        with w.loop("atom_m", s.atoms_m, UNROLLED) as i, w.loop("atom_n", s.atoms_n, UNROLLED) as j:
+        with w.unrolled("atom_m", s.atoms_m) as i, w.unrolled("atom_n", s.atoms_n) as j:
             zeros = _spread(const(0.0, float32), ATOM_ROWS)
             w.store(accumulators, contiguous_vector((i, j, index(0)), ATOM_ROWS), zeros)
         staged_a = self._allocate("staged_a", self.gemm.a, "m", s.tile_m)
@@ -126,10 +125,10 @@ class _GemmMfmaWriter:
             self._copy(staged_a, k_iter)
             self._copy(staged_b, k_iter)
             w.barrier()
-            with w.loop("k_atom", s.block_k // self.atom.k, UNROLLED) as k_atom:
+            with w.unrolled("k_atom", s.block_k // self.atom.k) as k_atom:
                 a = self._fragments("a", staged_a.tile, self.wave_m, s.atoms_m, k_atom)
                 b = self._fragments("b", staged_b.tile, self.wave_n, s.atoms_n, k_atom)
-                with w.loop("atom_m", s.atoms_m, UNROLLED) as i, w.loop("atom_n", s.atoms_n, UNROLLED) as j:
+                with w.unrolled("atom_m", s.atoms_m) as i, w.unrolled("atom_n", s.atoms_n) as j:
                     zero = index(0)
                     w.emit(Mma(self.atom.name, accumulators, (i, j, zero), a, (i, zero), b, (j, zero)))
         w.barrier()
@@ -139,7 +138,7 @@ class _GemmMfmaWriter:
         takes."""
         w, elements = self.w, self.atom.elements("a")
         fragments = w.allocate(name, (atoms, elements), self.dtype, MemoryScope.REGISTER)
-        with w.loop("fragment", atoms, UNROLLED) as i:
+        with w.unrolled("fragment", atoms) as i:
             source = (first + i * ATOM + self.lane % ATOM, k_atom * self.atom.k + self.lane // ATOM * elements)
             value = Load(tile, contiguous_vector(source, elements))
             w.store(fragments, contiguous_vector((i, index(0)), elements), value)
@@ -152,9 +151,9 @@ class _GemmMfmaWriter:
         layout = Layout((s.tile_n + PADDING, 1))
         staged = w.allocate("staged", (s.tile_m, s.tile_n), float32, MemoryScope.SHARED, layout)
         with (
-            w.loop("atom_m", s.atoms_m, UNROLLED) as i,
-            w.loop("atom_n", s.atoms_n, UNROLLED) as j,
-            w.loop("row", ATOM_ROWS, UNROLLED) as row,
+            w.unrolled("atom_m", s.atoms_m) as i,
+            w.unrolled("atom_n", s.atoms_n) as j,
+            w.unrolled("row", ATOM_ROWS) as row,
         ):
             m = self.wave_m + i * ATOM + self.lane // ATOM * ATOM_ROWS + row
             n = self.wave_n + j * ATOM + self.lane % ATOM

@@ -28,7 +28,7 @@ from ....ir.gpu.barrier import SyncScope
 from ....ir.gpu.ldmatrix import LoadMatrix
 from ....ir.gpu.mma import Mma
 from ....ir.rewrite import substitute
-from ....ir.stmt import Kernel, LoopKind
+from ....ir.stmt import Kernel
 from ....te.functions import negated
 from ...problems.gemm import Gemm, Operand
 from ...tile.stage_body import vector_at
@@ -48,7 +48,6 @@ from .operands import (
 )
 from .sizes import PARTIAL_PADDING, GemmMmaSizes
 
-UNROLLED = LoopKind.UNROLLED
 STORED_BYTES = 32
 """A thread stores the outputs of accumulators of so many bytes at a time."""
 
@@ -105,7 +104,7 @@ class _GemmMmaWriter(MultistageGemmWriter):
         with w.when(negated(whole)), self.copies.vectors(operand, SCALARS) as (vector, row, column):
             at = self.copies.position(operand, k_iter, row, column)
             at[operand.outer] = self.copies.clamped(at, operand.outer, 1)
-            with w.loop("element", SCALARS, UNROLLED) as e:
+            with w.unrolled("element", SCALARS) as e:
                 here = {**at, operand.inner: at[operand.inner] + e}
                 inside = logical_and(*(here[axis] < self.copies.extent(axis) for axis in ragged))
                 source = tuple(substitute(i, here) for i in operand.load.indices)
@@ -127,14 +126,14 @@ class _GemmMmaWriter(MultistageGemmWriter):
         elements = self.atom.elements("a")
         self.a = w.allocate("a", (2, s.atoms_m, elements), self.dtype, MemoryScope.REGISTER)
         self.b = w.allocate("b", (2, s.atoms_n, elements), self.dtype, MemoryScope.REGISTER)
-        with w.loop("filled", self.distance, UNROLLED) as k_iter:
+        with w.unrolled("filled", self.distance) as k_iter:
             for operand in (self.staged_a, self.staged_b):
                 self._fill(operand, k_iter, k_iter)
             w.emit(CopyAsyncCommit())
         with (
-            w.loop("atom_m", s.atoms_m, UNROLLED) as i,
-            w.loop("atom_n", 2 * s.atoms_n, UNROLLED) as j,
-            w.loop("element", 4, UNROLLED) as e,
+            w.unrolled("atom_m", s.atoms_m) as i,
+            w.unrolled("atom_n", 2 * s.atoms_n) as j,
+            w.unrolled("element", 4) as e,
         ):
             w.store(accumulators, (i, j, e), const(0.0, accumulators.dtype))
         if s.k_iters > self.distance:
@@ -163,9 +162,9 @@ class _GemmMmaWriter(MultistageGemmWriter):
             if k_atom == 0:
                 self._refill(k_iter)
             with (
-                w.loop("atom_m", s.atoms_m, UNROLLED) as i,
-                w.loop("atom_n", s.atoms_n, UNROLLED) as j,
-                w.loop("half", 2, UNROLLED) as h,
+                w.unrolled("atom_m", s.atoms_m) as i,
+                w.unrolled("atom_n", s.atoms_n) as j,
+                w.unrolled("half", 2) as h,
             ):
                 now, zero = index(k_atom % 2), index(0)
                 to = (i, j * 2 + h, zero)
@@ -208,7 +207,7 @@ class _GemmMmaWriter(MultistageGemmWriter):
         s, w, now, k = self.s, self.w, index(k_atom % 2), index(k_atom * self.atom.k)
         sides = ((self.staged_a, self.a, s.atoms_m, self.warp_m), (self.staged_b, self.b, s.atoms_n, self.warp_n))
         for operand, fragments, atoms, first in sides:
-            with w.loop("fragment", atoms, UNROLLED) as i:
+            with w.unrolled("fragment", atoms) as i:
                 at = first + i * ATOM_M
                 if has_ldmatrix(self.atom):
                     row, zero = self.lane % 8, index(0)
@@ -216,7 +215,7 @@ class _GemmMmaWriter(MultistageGemmWriter):
                     source = self._in_matrix(operand, stage, self.lane // 8, at, begin)
                     w.emit(LoadMatrix(fragments, (now, i, zero), operand.stages, source, 4, not operand.along_k))
                     continue
-                with w.loop("matrix", 4, UNROLLED) as matrix:
+                with w.unrolled("matrix", 4) as matrix:
                     source = self._in_matrix(operand, stage, matrix, at + self.lane // 4, k + self.lane % 4)
                     w.store(fragments, (now, i, matrix), Load(operand.stages, source))
 
@@ -242,9 +241,9 @@ class _GemmMmaWriter(MultistageGemmWriter):
         atom that holds them, and the first of them there."""
         s, w = self.s, self.w
         with (
-            w.loop("atom_m", s.atoms_m, UNROLLED) as i,
-            w.loop("atom_n", 2 * s.atoms_n, UNROLLED) as j,
-            w.loop("half", 2, UNROLLED) as half,
+            w.unrolled("atom_m", s.atoms_m) as i,
+            w.unrolled("atom_n", 2 * s.atoms_n) as j,
+            w.unrolled("half", 2) as half,
         ):
             m = self.warp_m + i * ATOM_M + half * 8 + self.lane // 4
             n = self.warp_n + j * 8 + self.lane % 4 * 2
@@ -254,7 +253,7 @@ class _GemmMmaWriter(MultistageGemmWriter):
         """Every thread stores the outputs of its own accumulators."""
         w, gemm = self.w, self.gemm
         width = 2 if gemm.n.extent % 2 == 0 else 1
-        with self._pairs() as (m, n, atom, first), w.loop("column", 2 // width, UNROLLED) as column:
+        with self._pairs() as (m, n, atom, first), w.unrolled("column", 2 // width) as column:
             at = {**self.at, "m": self.at["m"] + m, "n": self.at["n"] + n + column}
             inside = [at[axis] < self.copies.extent(axis) for axis in ("m", "n") if not self.copies.is_whole(axis)]
             with w.when(*inside):

@@ -35,7 +35,7 @@ from ....ir.buffer import Buffer, Layout, MemoryScope
 from ....ir.expr import Broadcast, Expr, Load, Ramp, const, index
 from ....ir.gpu.async_copy import CopyAsyncCommit, CopyAsyncWait
 from ....ir.gpu.barrier import SyncScope
-from ....ir.stmt import Kernel, LoopKind
+from ....ir.stmt import Kernel
 from ...problems.gemm import Gemm, Operand
 from ...tile.accumulation import Accumulation
 from ...tile.contiguous import contiguous_vector
@@ -46,7 +46,6 @@ from ..staged_copies import StagedOperand
 from .sizes import LANES_M, LANES_N, GemmSimtSizes, vector_of
 from .term import term_of, zeros_are_neutral
 
-UNROLLED = LoopKind.UNROLLED
 DTYPES = {float32, float64, int32, int64}
 LANES = {"m": LANES_M, "n": LANES_N}
 COPIED_RUN = 8
@@ -111,11 +110,11 @@ class _GemmSimtWriter(MultistageGemmWriter):
             _Fragments(stages, w.allocate(name, (2, count), stages.stages.dtype, MemoryScope.REGISTER), axis)
             for stages, (name, _, axis, _, count) in zip(staged, sides, strict=True)
         )
-        with w.loop("filled", self.distance, UNROLLED) as k_iter:
+        with w.unrolled("filled", self.distance) as k_iter:
             for operand in staged:
                 self.copies.copy(operand, k_iter, k_iter)
             w.emit(CopyAsyncCommit())
-        with w.loop("row", s.thread_m, UNROLLED) as i, w.loop("column", s.thread_n, UNROLLED) as j:
+        with w.unrolled("row", s.thread_m) as i, w.unrolled("column", s.thread_n) as j:
             w.store(accumulators, (i, j), const(-0.0, float32) if self.negated else self.accumulation.identity[0])
         w.emit(CopyAsyncWait(self.distance - 1))
         w.barrier()
@@ -143,8 +142,8 @@ class _GemmSimtWriter(MultistageGemmWriter):
             with (
                 # what arrives from beyond the end of k is zeros
                 w.when(None if self.copies.is_whole("k") or zeros_are_neutral(self.gemm) else k < self.gemm.k.extent),
-                w.loop("line", long, UNROLLED) as line,
-                w.loop("step", short, UNROLLED) as step,
+                w.unrolled("line", long) as line,
+                w.unrolled("step", short) as step,
             ):
                 across, now = _serpentine(line, step, short), index(place % 2)
                 i, j = (line, across) if s.thread_m == long else (across, line)
@@ -182,7 +181,7 @@ class _GemmSimtWriter(MultistageGemmWriter):
         """Load what a thread multiplies at one place of ``k``: vectors of neighbours along ``m``, and along ``n``."""
         for f in (self.a, self.b):
             first = self.warp_at[f.axis] + self.lane_at[f.axis] * self.vector
-            with self.w.loop("group", f.held.shape[1] // self.vector, UNROLLED) as group:
+            with self.w.unrolled("group", f.held.shape[1] // self.vector) as group:
                 at = Broadcast(first + group * (LANES[f.axis] * self.vector), self.vector) + Ramp(
                     index(0), 1, self.vector
                 )
@@ -204,7 +203,7 @@ class _GemmSimtWriter(MultistageGemmWriter):
         """The groups of neighbouring results, a vector each: (m, n) within the tile, and the indices of the first
         accumulator. Negative sums become positive."""
         s, w = self.s, self.w
-        with w.loop("row", s.thread_m, UNROLLED) as i, w.loop("group", s.thread_n // self.vector, UNROLLED) as group:
+        with w.unrolled("row", s.thread_m) as i, w.unrolled("group", s.thread_n // self.vector) as group:
             first = {axis: self.warp_at[axis] + self.lane_at[axis] * self.vector for axis in ("m", "n")}
             m = first["m"] + i // self.vector * (self.vector * LANES_M) + i % self.vector
             at = contiguous_vector((i, group * self.vector), self.vector)
@@ -217,7 +216,7 @@ class _GemmSimtWriter(MultistageGemmWriter):
         w, gemm, width = self.w, self.gemm, gcd(self.gemm.n.extent, self.vector)
         with (
             self._vectors(accumulators) as (m, n, i, first),
-            w.loop("column", self.vector // width, UNROLLED) as column,
+            w.unrolled("column", self.vector // width) as column,
         ):
             at = {**self.at, "m": self.at["m"] + m, "n": self.at["n"] + n + column * width}
             inside = [at[axis] < self.copies.extent(axis) for axis in ("m", "n") if not self.copies.is_whole(axis)]

@@ -18,7 +18,7 @@ from ....core.dtypes import DType
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import WARP_LANES, BinaryOp, Broadcast, Expr, Load, Ramp, Select, const, index, logical_and, minimum
 from ....ir.gpu.barrier import SyncScope
-from ....ir.stmt import HardwareAxis, Kernel, LoopKind
+from ....ir.stmt import HardwareAxis, Kernel
 from ....te.functions import cast
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.gemm import Gemm, Operand
@@ -29,8 +29,6 @@ from ..block_reduce import combine_in_order, combine_of
 from ..l2_prefetch import L2Prefetch, prefetch_operands, prefetch_unaligned_operands
 from ..warp_reduce_scatter import warp_reduce_scatter
 from .sizes import GemvSizes, b_is_k_major, b_vector_elements, has_narrow_loads
-
-UNROLLED = LoopKind.UNROLLED
 
 
 def lower_gemv(p: Gemm, s: GemvSizes[int]) -> Kernel:
@@ -70,7 +68,7 @@ class _GemvWriter(ABC):
     def zeros(self, count: int) -> Buffer:
         """Accumulators in registers."""
         accumulators = self.w.allocate("accumulators", (count,), self.dtype, MemoryScope.REGISTER)
-        with self.w.loop("zero", count, UNROLLED) as zero:
+        with self.w.unrolled("zero", count) as zero:
             self.w.store(accumulators, (zero,), const(0, self.dtype))
         return accumulators
 
@@ -165,7 +163,7 @@ class _KMajorWriter(_GemvWriter):
             for start, stop, masked in ((0, inside, False), (inside, vectors, True)):
                 if start == stop:
                     continue
-                with w.loop("u", stop - start, UNROLLED) as u, w.loop(f"{axis}_row", count, UNROLLED) as row:
+                with w.unrolled("u", stop - start) as u, w.unrolled(f"{axis}_row", count) as row:
                     at = {axis: index_of(row), "k": k + (u + start) * (s.warps_k * WARP_LANES * vector)}
                     mask = _inside(at["k"], vector, p.k.extent) if masked else None
                     value = _vector(operand, at, "k", vector, mask)
@@ -174,10 +172,10 @@ class _KMajorWriter(_GemvWriter):
         load(b, p.b, "n", rows, lambda row: minimum(self.first_n + row, index(p.n.extent - 1)))
         load(a, p.a, "m", m_extent, lambda row: row)
         with (
-            w.loop("u", vectors, UNROLLED) as u,
-            w.loop("m", m_extent, UNROLLED) as m,
-            w.loop("r", rows, UNROLLED) as r,
-            w.loop("v", vector, UNROLLED) as v,
+            w.unrolled("u", vectors) as u,
+            w.unrolled("m", m_extent) as m,
+            w.unrolled("r", rows) as r,
+            w.unrolled("v", vector) as v,
         ):
             product = cast(Load(b, (u, r, v)), dtype) * cast(Load(a, (u, m, v)), dtype)
             w.store(accumulators, (m * rows + r,), Load(accumulators, (m * rows + r,)) + product)
@@ -194,7 +192,7 @@ class _NMajorWriter(_GemvWriter):
         partials = self.partials()
         column += self.warp_idx_n * s.warp_n
         if lanes_k == 1:
-            with w.loop("mp", m_extent, UNROLLED) as m:
+            with w.unrolled("mp", m_extent) as m:
                 value = Load(accumulators, contiguous_vector((m * vector,), vector))
                 w.store(partials, contiguous_vector((self.warp_idx_k, m, column), vector), value)
         else:
@@ -213,25 +211,25 @@ class _NMajorWriter(_GemvWriter):
         a = w.allocate("a", (m_extent, s.unroll), _held_as(p.a), MemoryScope.REGISTER)
         k = ((step * s.warps_k + self.warp_idx_k) * lanes_k + self.lane // s.lanes_n) * s.unroll
         n = minimum(first_n, index(p.n.extent - vector)) if n_is_whole else first_n
-        with w.loop("uw", s.unroll, UNROLLED) as u:
+        with w.unrolled("uw", s.unroll) as u:
             inside = None if k_is_whole else k + u < p.k.extent
             mask = None if inside is None else _spread(inside, vector)
             if not n_is_whole:
                 tail = _inside(n, vector, p.n.extent)
                 mask = tail if mask is None else logical_and(mask, tail)
             w.store(b, (u, _ramp(vector)), _vector(p.b, {"n": n, "k": k + u}, "n", vector, mask))
-        with w.loop("mx", m_extent, UNROLLED) as m:
+        with w.unrolled("mx", m_extent) as m:
             if p.a.k == 1 and s.unroll > 1:
                 mask = None if k_is_whole else _inside(k, s.unroll, p.k.extent)
                 w.store(a, (m, _ramp(s.unroll)), _vector(p.a, {"m": m, "k": k}, "k", s.unroll, mask))
             else:
-                with w.loop("ux", s.unroll, UNROLLED) as u:
+                with w.unrolled("ux", s.unroll) as u:
                     mask = None if k_is_whole else k + u < p.k.extent
                     w.store(a, (m, u), _vector(p.a, {"m": m, "k": k + u}, "k", 1, mask))
         with (
-            w.loop("u", s.unroll, UNROLLED) as u,
-            w.loop("m", m_extent, UNROLLED) as m,
-            w.loop("v", vector, UNROLLED) as v,
+            w.unrolled("u", s.unroll) as u,
+            w.unrolled("m", m_extent) as m,
+            w.unrolled("v", vector) as v,
         ):
             product = cast(Load(b, (u, v)), dtype) * cast(Load(a, (m, u)), dtype)
             w.store(accumulators, (m * vector + v,), Load(accumulators, (m * vector + v,)) + product)

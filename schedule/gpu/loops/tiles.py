@@ -10,7 +10,7 @@ from ....ir.build import Writer
 from ....ir.expr import Expr, Load, Select, conjunction, const, index, logical_and
 from ....ir.linear_form import LinearForm, affine_form
 from ....ir.rewrite import loads_of
-from ....ir.stmt import HardwareAxis, LoopKind
+from ....ir.stmt import HardwareAxis
 from ....te.workload import Axis
 from ...space.columns import Size
 from ...tile.delinearize import delinearize
@@ -109,8 +109,8 @@ def write_tiles(w: Writer, launch: LoopLaunch, sizes: TileSizes, prefix: str) ->
         fixed = {a.name: e for a, e in zip(others, rest, strict=True)}
         acc = ThreadAccumulators(w, launch.stage, (sizes.items_y, sizes.items_x), f"{prefix}sum")
         with (
-            w.loop(f"{prefix}start_y", sizes.items_y, LoopKind.UNROLLED) as i,
-            w.loop(f"{prefix}start_x", sizes.items_x, LoopKind.UNROLLED) as j,
+            w.unrolled(f"{prefix}start_y", sizes.items_y) as i,
+            w.unrolled(f"{prefix}start_x", sizes.items_x) as j,
         ):
             acc.initialise((i, j))
         outer = [a for a in launch.stage.reduce_axes if a != axes.k]
@@ -118,8 +118,8 @@ def write_tiles(w: Writer, launch: LoopLaunch, sizes: TileSizes, prefix: str) ->
         frame = _TileFrame(launch, axes, sizes, prefix, thread, fixed, y, x, index(0))
         _write_reduction(w, frame, outer, acc)
         with (
-            w.loop(f"{prefix}end_y", sizes.items_y, LoopKind.UNROLLED) as i,
-            w.loop(f"{prefix}end_x", sizes.items_x, LoopKind.UNROLLED) as j,
+            w.unrolled(f"{prefix}end_y", sizes.items_y) as i,
+            w.unrolled(f"{prefix}end_x", sizes.items_x) as j,
         ):
             y, x = _output(frame, i, j)
             at = tuple({**fixed, axes.y.name: y, axes.x.name: x}[a.name] for a in launch.stage.axes)
@@ -141,8 +141,8 @@ def _write_reduction(w: Writer, frame: _TileFrame, outer: list[Axis], acc: Threa
             w.barrier()
         with w.loop(f"{frame.prefix}k", sizes.block_k) as point:
             with (
-                w.loop(f"{frame.prefix}y", sizes.items_y, LoopKind.UNROLLED) as i,
-                w.loop(f"{frame.prefix}x", sizes.items_x, LoopKind.UNROLLED) as j,
+                w.unrolled(f"{frame.prefix}y", sizes.items_y) as i,
+                w.unrolled(f"{frame.prefix}x", sizes.items_x) as j,
             ):
                 y, x = _output(here, i, j)
                 k = here.k + point

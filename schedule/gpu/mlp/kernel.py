@@ -38,8 +38,6 @@ from ..block_reduce import QUAD, FragmentRowReducer
 from ..skinny.mma_tiles import ATOM_K, ATOM_M, ATOM_N, COPY_ELEMENTS, mma_atom_of, tile_layout
 from .sizes import MlpSizes, b_is_k_major, streams_a
 
-UNROLLED = LoopKind.UNROLLED
-
 
 def lower_mlp(p: Mlp, s: MlpSizes[int]) -> Kernel:
     """Return the kernel of one setting."""
@@ -150,7 +148,7 @@ class _MlpWriter:
     @contextmanager
     def _divided(self, name: str, rows: int, vectors: int) -> Iterator[tuple[Expr, Expr]]:
         """The vectors of some rows divided among all threads: (row, vector)."""
-        with self.w.shared_out(name, rows * vectors, self.s.threads, self.thread, UNROLLED) as item:
+        with self.w.shared_out(name, rows * vectors, self.s.threads, self.thread, LoopKind.UNROLLED) as item:
             yield (item // vectors, item % vectors) if rows > 1 else (index(0), item)
 
     def _copy(self, number: int, k_tile: Expr, count: Expr) -> None:
@@ -179,9 +177,9 @@ class _MlpWriter:
         s, w = self.s, self.w
         layer = _MlpLayerWriter(self, number)
         with (
-            w.loop("zero_m", s.atoms_m, UNROLLED) as i,
-            w.loop("zero_n", layer.atoms_n, UNROLLED) as j,
-            w.loop("zero_element", 4, UNROLLED) as e,
+            w.unrolled("zero_m", s.atoms_m) as i,
+            w.unrolled("zero_n", layer.atoms_n) as j,
+            w.unrolled("zero_element", 4) as e,
         ):
             w.store(layer.accumulators, (i, j, e), const(0.0, float32))
         with w.loop("k_tile", self.k_tiles[number]) as k_tile:
@@ -243,19 +241,19 @@ class _MlpLayerWriter:
         """Add the products of one tile of ``k`` to the accumulators."""
         s, w, writer, zero = self.s, self.w, self.writer, index(0)
         low, high = self.lane % 8, self.lane // 8
-        with w.loop("k_pair", s.tile_k // (2 * ATOM_K), UNROLLED) as pair:
+        with w.unrolled("k_pair", s.tile_k // (2 * ATOM_K)) as pair:
             a = w.allocate("a", (s.atoms_m, 2, 8), self.p.dtype, MemoryScope.REGISTER)
-            with w.loop("a_atom", s.atoms_m, UNROLLED) as i, w.loop("a_half", 2, UNROLLED) as h:
+            with w.unrolled("a_atom", s.atoms_m) as i, w.unrolled("a_half", 2) as h:
                 k = pair * (2 * ATOM_K) + h * ATOM_K + high // 2 * 8
                 row = i * ATOM_M + high % 2 * 8 + low
                 source = (stage, row, k) if writer.streams_a else (zero, row, k_tile * s.tile_k + k)
                 w.emit(LoadMatrix(a, (i, h, zero), writer.a, source, 4))
-            with w.loop("atom_n", self.atoms_n, UNROLLED) as j:
+            with w.unrolled("atom_n", self.atoms_n) as j:
                 b = w.allocate("b", (8,), self.p.dtype, MemoryScope.REGISTER)
                 n, k = self._atom(j) * ATOM_N, pair * (2 * ATOM_K) + high * 8
                 source = (stage, n + low, k) if writer.b_is_k_major else (stage, k + low, n)
                 w.emit(LoadMatrix(b, (zero,), writer.b_stages, source, 4, not writer.b_is_k_major))
-                with w.loop("half", 2, UNROLLED) as h, w.loop("atom_m", s.atoms_m, UNROLLED) as i:
+                with w.unrolled("half", 2) as h, w.unrolled("atom_m", s.atoms_m) as i:
                     w.emit(Mma(writer.atom.name, self.accumulators, (i, j, zero), a, (i, h, zero), b, (h * 4,)))
 
     # --- the epilogue
@@ -293,7 +291,7 @@ class _MlpLayerWriter:
         nothing = identity(op, float32)
         with self.reducer.rows() as (i, half, row):
             w.store(value, (i, half), nothing)
-            with w.loop("column", self.atoms_n, UNROLLED) as j:
+            with w.unrolled("column", self.atoms_n) as j:
                 pair = w.allocate("pair", (2,), float32, MemoryScope.REGISTER)
                 at = self._at(row, j)
                 w.store(pair, (Ramp(index(0), 1, 2),), self._pair(statistic.body, at, i, half, j))
@@ -307,7 +305,7 @@ class _MlpLayerWriter:
     def store_next_a(self, value: Expr) -> None:
         """Store the A of the next layer in shared memory, in place of this one's."""
         w = self.w
-        with self.reducer.rows() as (i, half, row), w.loop("column", self.atoms_n, UNROLLED) as j:
+        with self.reducer.rows() as (i, half, row), w.unrolled("column", self.atoms_n) as j:
             at, counts = self._at(row, j), self._counts(j)
             to = (Broadcast(index(0), 2), Broadcast(row, 2), Ramp(at["n"], 1, 2))
             with w.when(*counts):
@@ -316,7 +314,7 @@ class _MlpLayerWriter:
     def store_outputs(self) -> None:
         """Store the outputs of the last layer in global memory."""
         w, p = self.w, self.p
-        with self.reducer.rows() as (i, half, row), w.loop("column", self.atoms_n, UNROLLED) as j:
+        with self.reducer.rows() as (i, half, row), w.unrolled("column", self.atoms_n) as j:
             at, inside = {**self._at(row, j), "m": self.writer.first_row + row}, self._counts(j)
             if p.m.extent % self.s.block_m:
                 inside.append(at["m"] < p.m.extent)

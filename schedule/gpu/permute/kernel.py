@@ -31,13 +31,12 @@ chunk as in the input (see ``tile_rows``), and columns are read by elements::
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from math import log2, prod
 
 from ....core.dtypes import boolean
 from ....ir.buffer import Buffer, Layout, MemoryScope, Swizzle
-from ....ir.expr import Expr, Load, Var, conjunction, const, index, logical_and
+from ....ir.expr import Expr, Load, conjunction, const, index, logical_and
 from ....ir.gpu.async_copy import CopyAsync, CopyAsyncCommit, CopyAsyncWait
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ....te.functions import negated
@@ -314,17 +313,17 @@ class _PermuteKernelWriter:
         count = -(-total // s.threads)
         name = f"{masked.load.buffer.name}_regs"
         held = w.allocate(name, (count, s.pack, s.load_width), masked.load.dtype, MemoryScope.REGISTER)
-        with self._unrolled("k", count) as k:
+        with self.w.unrolled("k", count) as k:
             vector, row, exists = self._share(k, thread, vectors_of_row, total)
             if self.checked and self.problem.output_extent % s.pack:  # the last word has fewer rows
-                with self._unrolled("h", s.pack) as h, self._unrolled("v", s.load_width) as v:
+                with self.w.unrolled("h", s.pack) as h, self.w.unrolled("v", s.load_width) as v:
                     w.store(held, (k, h, v), const(0, held.dtype))
-            with w.when(exists), self._unrolled("h", s.pack) as h:
+            with w.when(exists), self.w.unrolled("h", s.pack) as h:
                 point, inside = self._loaded_point(position, (vector, s.load_width), row * s.pack + h)
-                with w.when(inside), w.loop("v", s.load_width, LoopKind.VECTORIZED) as v:
+                with w.when(inside), w.vectorized("v", s.load_width) as v:
                     inner = self.problem.input_axes[-1].name
                     w.store(held, (k, h, v), scalar_at(masked.load, {**point, inner: point[inner] + v}))
-        with self._unrolled("k", count) as k:
+        with self.w.unrolled("k", count) as k:
             vector, row, exists = self._share(k, thread, vectors_of_row, total)
             _, inside = self._loaded_point(position, (vector, s.load_width), row * s.pack)
             with w.when(exists), w.when(inside):
@@ -338,8 +337,8 @@ class _PermuteKernelWriter:
         if pack == 1:
             count = width
         start = vector * (width * pack)
-        with self._unrolled("e", width * pack // count) as e:
-            with w.loop("v", count, LoopKind.VECTORIZED) as v:
+        with self.w.unrolled("e", width * pack // count) as e:
+            with w.vectorized("v", count) as v:
                 element = e * (count // pack) + v // pack if pack > 1 else e * count + v
                 value = Load(held, (k, v % pack if pack > 1 else index(0), element))
                 w.store(tile, (row, start + e * count + v), value)
@@ -353,7 +352,7 @@ class _PermuteKernelWriter:
         store = self._store_aligned if s.alignment else self._store_vector
         line = LINE_BYTES // (s.store_width * self.problem.stages[0].tensor.dtype.bytes)
         run = min(line, vectors_of_column) if s.copy_bytes else vectors_of_column
-        with self._unrolled("k", -(-total // s.threads)) as k:
+        with self.w.unrolled("k", -(-total // s.threads)) as k:
             vector, column, exists = self._share(k, thread, run, total)
             if run < vectors_of_column:
                 vector, column = column // s.tile_in * run + vector, column % s.tile_in
@@ -367,13 +366,13 @@ class _PermuteKernelWriter:
         with w.when(inside):
             columns = self._allocate_columns(tiles, s.store_width)
             for held, tile, masked in zip(columns, tiles, self.problem.transposed_loads, strict=True):
-                with self._unrolled("e", s.store_width // s.pack) as e:
+                with self.w.unrolled("e", s.store_width // s.pack) as e:
                     row = (vector * (s.store_width // s.pack) + e) * s.pack
-                    with w.loop("v", s.pack, LoopKind.VECTORIZED) as v:
+                    with w.vectorized("v", s.pack) as v:
                         *outer, first = self._cell(masked, row, column, position)
                         w.store(held, (e * s.pack + v,), Load(tile, (*outer, first + v)))
             inner = self.problem.output_axes[-1].name
-            with w.loop("v", s.store_width, LoopKind.VECTORIZED) as v:
+            with w.vectorized("v", s.store_width) as v:
                 self._store({**point, inner: point[inner] + v}, columns, v)
 
     def _store_aligned(self, tiles: Sequence[Buffer], vector: Expr, column: Expr, position: _Position) -> None:
@@ -392,7 +391,7 @@ class _PermuteKernelWriter:
             for held, shared, masked in zip(columns, tiles, problem.transposed_loads, strict=True):
                 for e in range(count):
                     w.store(held, (index(e),), Load(shared, self._cell(masked, slot + element + e, column, position)))
-            with w.loop("v", count, LoopKind.VECTORIZED) as v:
+            with w.vectorized("v", count) as v:
                 self._store({**point, **axis_indices(first + element + v, problem.output_axes)}, columns, v)
 
         with w.when(inside):
@@ -400,7 +399,7 @@ class _PermuteKernelWriter:
             with w.when(whole if self.checked else None):
                 store(index(0), s.store_width)
             if s.store_width > 1 and self.checked:
-                with w.when(negated(whole)), self._unrolled("e", s.store_width) as e:
+                with w.when(negated(whole)), self.w.unrolled("e", s.store_width) as e:
                     with w.when(first + e >= 0, first + e < problem.output_extent):
                         store(e, 1)
 
@@ -467,6 +466,3 @@ class _PermuteKernelWriter:
         point = dict(axis_indices(flat, in_units))
         point[axes[-1].name] = point[axes[-1].name] * unit
         return point, flat < whole // unit if whole % extent and self.checked else None
-
-    def _unrolled(self, name: str, extent: int) -> AbstractContextManager[Var]:
-        return self.w.loop(name, extent, LoopKind.UNROLLED)

@@ -32,7 +32,7 @@ from ....ir.expr import (
     rebuild,
 )
 from ....ir.rewrite import loads_of
-from ....ir.stmt import HardwareAxis, Kernel, LoopKind
+from ....ir.stmt import HardwareAxis, Kernel
 from ....te.functions import equal, negated
 from ....te.workload import Axis, Stage
 from ...loop_nest.nest import KERNEL_NAME, kernel_of
@@ -207,7 +207,7 @@ class _PointwiseKernelWriter:
             for masked in problem.distinct_loads
         }
         runs = {masked: runs_of_vector(problem, masked, s.vector_width) for masked in loaded}
-        with w.loop("u", s.unroll, LoopKind.UNROLLED) as u:
+        with w.unrolled("u", s.unroll) as u:
             vector, inside = self._place(tile, thread, u, exact)
             for masked, of_load in runs.items():
                 if of_load:
@@ -217,7 +217,7 @@ class _PointwiseKernelWriter:
                     if runs[masked]:
                         continue
                     if not s.row_parts and is_own_element(problem, masked):
-                        with w.loop("v", s.vector_width, LoopKind.VECTORIZED) as v:
+                        with w.vectorized("v", s.vector_width) as v:
                             place = vector * s.vector_width + v
                             w.store(registers.buffer, (u, v), Load(_as_one_dimension(masked.load.buffer), (place,)))
                         continue
@@ -227,7 +227,7 @@ class _PointwiseKernelWriter:
                     if not self._load_from_two_rows(registers, u, vector):
                         load_registers(w, registers, (u,), self._point(vector), lane, s.vector_width)
         if any(runs.values()):
-            with w.loop("u", s.unroll, LoopKind.UNROLLED) as u:
+            with w.unrolled("u", s.unroll) as u:
                 vector, inside = self._place(tile, thread, u, exact)
                 with w.when(inside):
                     for masked, of_load in runs.items():
@@ -235,7 +235,7 @@ class _PointwiseKernelWriter:
                             self._load_beside_runs(loaded[masked], of_load, u, vector)
         if s.blocks == s.tiles:
             self._prefetch(tile, thread, following=True)
-        with w.loop("u", s.unroll, LoopKind.UNROLLED) as u:
+        with w.unrolled("u", s.unroll) as u:
             vector, inside = self._place(tile, thread, u, exact)
             with w.when(inside):
                 for stage in problem.stages:
@@ -274,7 +274,7 @@ class _PointwiseKernelWriter:
         for phase in range(phases):
             run = next((r for r in runs if r.phase == phase), None)
             if run is None:
-                with w.loop("v", self.sizes.vector_width // phases, LoopKind.UNROLLED) as v:
+                with w.unrolled("v", self.sizes.vector_width // phases) as v:
                     w.store(registers.buffer, (u, v * phases + phase), _other(registers.masked))
                 continue
             at, last = self._run_begin(run, vector)
@@ -284,14 +284,14 @@ class _PointwiseKernelWriter:
                 offset = offset if inside is None else Select(inside, offset, index(0))
             offset = minimum(maximum(offset, index(0)), index(run.last_offset))
             if run.stride == 1 and phases == 1:
-                with w.loop("v", run.lanes, LoopKind.VECTORIZED) as v:
+                with w.vectorized("v", run.lanes) as v:
                     w.store(registers.buffer, (u, v), Load(flat, (offset + v,)))
                 continue
             lanes = run.lanes if run.stride else 1
             loaded = w.allocate(f"{flat.name}_run", (lanes,), flat.dtype, MemoryScope.REGISTER)
-            with w.loop("v", lanes, LoopKind.VECTORIZED) as v:
+            with w.vectorized("v", lanes) as v:
                 w.store(loaded, (v,), Load(flat, (offset + v,)))
-            with w.loop("v", run.lanes, LoopKind.UNROLLED) as v:
+            with w.unrolled("v", run.lanes) as v:
                 place = v * run.stride if run.stride >= 0 else run.lanes - 1 - v
                 w.store(registers.buffer, (u, v * phases + phase), Load(loaded, (place,)))
 
@@ -311,13 +311,13 @@ class _PointwiseKernelWriter:
         if tests:
             with w.when(negated(logical_and(*tests))):
                 if masked.other is not None:
-                    with w.loop("v", width, LoopKind.VECTORIZED) as v:
+                    with w.vectorized("v", width) as v:
                         w.store(registers.buffer, (u, v), masked.other)
                 with w.when(None if outside is None else negated(outside)):
                     if row:
                         self._load_of_row(registers, u, vector, 0)
                     else:
-                        with w.loop("v", width, LoopKind.UNROLLED) as v:
+                        with w.unrolled("v", width) as v:
                             self._load_element(registers, masked, (u, v), {**at, lane: at[lane] + v})
         if row:
             with w.when(at[COLUMN_VARIABLE] > row - width):
@@ -344,7 +344,7 @@ class _PointwiseKernelWriter:
         w, s, row = self.w, self.sizes, self.problem.row
         begin = vector * s.vector_width
         first, column = begin // row, begin % row
-        with w.loop("v", s.vector_width, LoopKind.UNROLLED) as step:
+        with w.unrolled("v", s.vector_width) as step:
             # The element that belongs to the row wherever any does comes first, so that others share its address.
             v = s.vector_width - 1 - step if n else step
             with w.when(column + v >= row if n else column + v < row):
@@ -397,7 +397,7 @@ class _PointwiseKernelWriter:
         self, stage: Stage, loaded: Mapping[MaskedLoad, RegisterLoad], u: Expr, at: Mapping[str, Expr]
     ) -> None:
         w, lane = self.w, self.problem.lane_axis.name
-        with w.loop("v", self.sizes.vector_width, LoopKind.VECTORIZED) as v:
+        with w.vectorized("v", self.sizes.vector_width) as v:
             values = {given: loaded[masked].value((u,), v) for given, masked in self.problem.loads.items()}
             here = {**at, lane: at[lane] + v} if lane in at else dict(at)
             value = scalar_at(replace_masked_loads(stage.body, values), here)

@@ -14,13 +14,12 @@ windows share the sums of what they have in common, unless points have weights.
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from ....core.dtypes import DType
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import Binary, Compare, CompareOp, Expr, Load, Var, conjunction, index
-from ....ir.stmt import HardwareAxis, Kernel, LoopKind
+from ....ir.stmt import HardwareAxis, Kernel
 from ....te.functions import negated
 from ....te.workload import Axis
 from ...loop_nest.nest import KERNEL_NAME, kernel_of
@@ -97,9 +96,6 @@ class _RowWindowKernelWriter:
             self._store_outputs(at, first, x, y, self._reduce(at, first, x, y, tiles))
         return kernel_of(problem.workload, w.finish())
 
-    def _unrolled(self, name: str, extent: int) -> AbstractContextManager[Var]:
-        return self.w.loop(name, extent, LoopKind.UNROLLED)
-
     def _load_positions(self, at: Mapping[str, Expr], first: Expr, x: Expr, y: Expr) -> dict[MaskedLoad, Buffer]:
         """Load the positions of all rows of the block into shared memory, [row, position] for each sliding load."""
         problem, w, s = self.problem, self.w, self.sizes
@@ -119,7 +115,7 @@ class _RowWindowKernelWriter:
         for masked, register in registers:
             name, shape = f"{masked.load.buffer.name}_tile", (s.rows_per_cta, s.positions)
             tile = w.allocate(name, shape, masked.load.dtype, MemoryScope.SHARED)
-            with self._unrolled("n", s.loads) as n:
+            with w.unrolled("n", s.loads) as n:
                 position = n * s.threads_per_row + x
                 with w.when(self._has(position)):
                     w.store(tile, (y, position), Load(register.buffer, (n,)))
@@ -127,13 +123,13 @@ class _RowWindowKernelWriter:
         return tiles
 
     def _load_registers(self, at: Mapping[str, Expr], first: Expr, x: Expr, registers: Sequence[RegisterLoad]) -> None:
-        s = self.sizes
-        with self._unrolled("n", s.loads) as n:
+        w, s = self.w, self.sizes
+        with w.unrolled("n", s.loads) as n:
             position = n * s.threads_per_row + x
             here = {**at, **self.problem.width.at(first, position)}
-            with self.w.when(self._has(position)):
+            with w.when(self._has(position)):
                 for register in registers:
-                    load_registers(self.w, register, (n,), here, "", 1)
+                    load_registers(w, register, (n,), here, "", 1)
 
     def _inside(self, at: Mapping[str, Expr], first: Expr, masks: Sequence[Expr | None]) -> Expr | None:
         """Return a condition under which all ``masks`` hold at all positions of the part: they hold at its ends. None
@@ -171,18 +167,15 @@ class _RowWindowKernelWriter:
         for masked, tile in tiles.items():
             name = f"{masked.load.buffer.name}_near"
             near[masked] = w.allocate(name, (s.near,), tile.dtype, MemoryScope.REGISTER)
-            with self._unrolled("k", s.near) as k:
+            with w.unrolled("k", s.near) as k:
                 w.store(near[masked], (k,), Load(tile, (y, x * (s.tile_w * width.stride) + k)))
         dtype, name = accumulator_dtype(problem), problem.reduction.name
         reduced = self._reduced(at, near) if problem.is_alike else self._accumulated(at, first, x, near)
         results = w.allocate(f"{name}_tile", (s.rows_per_cta, self.tile_columns), dtype, MemoryScope.SHARED)
         for p in range(s.tile_w):
-            with self._lane() as v:
+            with w.vectorized("v", 1) as v:
                 w.store(results, (y, x * s.tile_w + p + v), reduced(p, v))
         return results
-
-    def _lane(self) -> AbstractContextManager[Var]:
-        return self.w.loop("v", 1, LoopKind.VECTORIZED)
 
     def _reduced(self, at: Mapping[str, Expr], near: Mapping[MaskedLoad, Buffer]) -> Values:
         """Reduce the windows of the thread's outputs, which share what their parts have in common. Return a function
@@ -203,7 +196,7 @@ class _RowWindowKernelWriter:
         acc = w.allocate(f"{name}_acc", (s.tile_w,), dtype, MemoryScope.REGISTER)
         assert width.window is not None
         for point in range(width.window_points):
-            with self._unrolled("p", s.tile_w) as p:
+            with w.unrolled("p", s.tile_w) as p:
                 values: dict[MaskedLoad, Expr] = {
                     masked: Load(buffer, (p * width.stride + point * width.dilation,))
                     for masked, buffer in near.items()
@@ -231,7 +224,7 @@ class _RowWindowKernelWriter:
     ) -> None:
         """Store the outputs of a part of a row. ``whole``: it is no shorter than a block has room for."""
         problem, w, s, column = self.problem, self.w, self.sizes, self.problem.width.axis
-        with self._unrolled("p", s.tile_w) as p:
+        with w.unrolled("p", s.tile_w) as p:
             place = p * s.threads_per_row + x
             here = {**at, column.name: first + place}
             with w.when(None if whole else here[column.name] < column.extent):

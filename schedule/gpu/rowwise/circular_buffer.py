@@ -16,7 +16,6 @@ from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import Expr, Load, Select, index
 from ....ir.gpu.async_copy import CopyAsyncCommit, CopyAsyncWait
 from ....ir.gpu.barrier import SyncScope
-from ....ir.stmt import LoopKind
 from ....te.functions import equal
 from ...tile.contiguous import contiguous_vector
 from .passes import RowPasses
@@ -53,7 +52,7 @@ class CircularBuffer:
         s, w, vectors = self.passes.sizes, self.passes.w, self.vectors
         p, every = self.passes.problem, s.vectors_per_thread
         scratch = self.passes.allocate_scratch(2)
-        with w.loop(self.passes.name("fill"), s.buffered_vectors, LoopKind.UNROLLED) as n:
+        with w.unrolled(self.passes.name("fill"), s.buffered_vectors) as n:
             self._start_copy(self.block, 0, n, n)
         vectors.allocate_registers()
         vectors.load_edge(RowIndex(self.block), vectors.edge_registers)
@@ -94,7 +93,7 @@ class CircularBuffer:
                 self._start_copy(row.flat, s.buffered_vectors, slot, stage_of(slot))
 
         if s.kept_vectors:
-            with w.loop(self.passes.name("keep"), s.kept_vectors, LoopKind.UNROLLED) as slot:
+            with w.unrolled(self.passes.name("keep"), s.kept_vectors) as slot:
                 with w.when(vectors.exists(slot, every)):
                     read_back(RowVector(slot, vectors.column(row, slot)))
                 self._start_copy(row.flat, s.buffered_vectors, slot, stage_of(slot))

@@ -9,7 +9,6 @@ from ....ir.expr import Binary, Expr, Load, Select, Unary, Var, const, index, mi
 from ....ir.gpu.barrier import SyncScope
 from ....ir.linear_form import affine_form
 from ....ir.rewrite import substitute
-from ....ir.stmt import LoopKind
 from ....te.functions import cast, equal
 from ...problems.rowwise import ReducedTensor, column_axis, has_column_axis
 from ...tile.accumulation import Accumulation, register_dtype, store_state
@@ -115,7 +114,7 @@ class RowPasses:
             w.allocate(self.name(f"accumulator{n}_{k}"), (count,), d, MemoryScope.REGISTER)
             for k, d in enumerate(how.state_dtypes)
         ]
-        with w.loop(self.name(f"identity{n}"), count, LoopKind.UNROLLED) as i:
+        with w.unrolled(self.name(f"identity{n}"), count) as i:
             for accumulator, identity in zip(accumulators, how.identity, strict=True):
                 w.store(accumulator, (i,), identity)
 

@@ -10,7 +10,6 @@ from ....ir.buffer import Buffer, MemoryScope
 from ....ir.build import Writer
 from ....ir.expr import Expr, Load, Select, Var, conjunction, const, index, logical_and, minimum
 from ....ir.gpu.async_copy import CopyAsync
-from ....ir.stmt import LoopKind
 from ....te.functions import equal
 from ....te.workload import Workload
 from ...problems.rowwise import RowwiseProblem, column_axis, row_axis
@@ -215,7 +214,7 @@ class ThreadVectors:
         ``then`` writes what follows the block, for vectors that do not exist too.
         """
         every = self.sizes.vectors_per_thread
-        with self.w.loop(self.name(f"{name}_i"), every if batch is None else UNROLL, LoopKind.UNROLLED) as i:
+        with self.w.unrolled(self.name(f"{name}_i"), every if batch is None else UNROLL) as i:
             number: Expr = i if batch is None else batch * UNROLL + i
             padded = every if batch is None else -(-every // UNROLL) * UNROLL
             with self.w.when(self.exists(number, padded)):
@@ -246,5 +245,5 @@ class ThreadVectors:
         if self.sizes.vector == 1:
             yield index(0)
             return
-        with self.w.loop(self.name(name), self.sizes.vector, LoopKind.UNROLLED) as v:
+        with self.w.unrolled(self.name(name), self.sizes.vector) as v:
             yield v

@@ -25,7 +25,7 @@ from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import WARP_LANES, Expr, Load, Select, Shuffle, ShuffleMode, index, logical_and, maximum, minimum
 from ....ir.gpu.grid_barrier import GridBarrierArrive, GridBarrierWait
 from ....ir.rewrite import map_loads
-from ....ir.stmt import HardwareAxis, Kernel, LoopKind
+from ....ir.stmt import HardwareAxis, Kernel
 from ....te.functions import equal
 from ....te.workload import Axis, Stage
 from ...loop_nest.nest import KERNEL_NAME, kernel_of
@@ -193,9 +193,9 @@ class _ScanWriter:
             own = self._register("own", self.width)
             with self._lines_of_thread() as v:
                 w.store(own, (v,), self.how.identity[0])
-            with self._each_chunk(lines) as (chunk, loaded), w.loop("item", s.items, LoopKind.UNROLLED) as n:
+            with self._each_chunk(lines) as (chunk, loaded), w.unrolled("item", s.items) as n:
                 position = self._position(lines, chunk, n)
-                with w.when(self._inside(position)), w.loop("v", s.vector, LoopKind.UNROLLED) as v:
+                with w.when(self._inside(position)), w.unrolled("v", s.vector) as v:
                     line = (index(0),) if self.p.along_rows else (v,)
                     value = self._value(lines, loaded, n, position, self._element(v))
                     w.store(own, line, self.how.accumulate([Load(own, line)], value, index(0))[0])
@@ -221,7 +221,7 @@ class _ScanWriter:
         w.barrier()
         with self._lines_of_thread() as v:
             w.store(whole, (v,), Load(scratch, (index(0), place + v)))
-        with w.loop("number", s.segments - 1, LoopKind.UNROLLED) as n, self._lines_of_thread() as v:
+        with w.unrolled("number", s.segments - 1) as n, self._lines_of_thread() as v:
             w.store(whole, (v,), self._combined(Load(whole, (v,)), Load(scratch, (n + 1, place + v))))
         return whole
 
@@ -231,7 +231,7 @@ class _ScanWriter:
         own = self._register("own", self.width)
         with self._lines_of_thread() as v:
             w.store(own, (v,), self.how.identity[0])
-        with w.loop("part", -(-others // s.line_threads), LoopKind.UNROLLED) as n:
+        with w.unrolled("part", -(-others // s.line_threads)) as n:
             term = n * s.line_threads + lines.rank
             part = number + term - others
             exists = part >= 0 if others % s.line_threads == 0 else logical_and(term < others, part >= 0)
@@ -311,7 +311,7 @@ class _ScanWriter:
         return {m: allocate_registers(self.w, m, (self.s.items,), lane, self.s.vector) for m in loads}
 
     def _load(self, loaded: Loaded, lines: _Lines, chunk: Expr) -> None:
-        with self.w.loop("load", self.s.items, LoopKind.UNROLLED) as n:
+        with self.w.unrolled("load", self.s.items) as n:
             position = self._position(lines, chunk, n)
             with self.w.when(self._inside(position)):
                 self._load_item(loaded, (n,), self._point(lines, position))
@@ -321,7 +321,7 @@ class _ScanWriter:
             load_registers(self.w, registers, prefix, at, self.p.lane_axis.name, self.s.vector)
 
     def _copy(self, source: Loaded, target: Loaded, lines: _Lines, chunk: Expr) -> None:
-        with self.w.loop("copied", self.s.items, LoopKind.UNROLLED) as n:
+        with self.w.unrolled("copied", self.s.items) as n:
             # What a CTA has loaded first may not exist where CTAs share lines, so that nothing is in its registers.
             inside = self._inside(self._position(lines, chunk, n)) if self.s.ctas_per_line > 1 else None
             with self.w.when(inside):
@@ -329,14 +329,14 @@ class _ScanWriter:
 
     def _copy_item(self, source: Loaded, target: Loaded, n: Expr) -> None:
         for masked, registers in source.items():
-            with self.w.loop("v", self.s.vector if registers.vector else 1, LoopKind.UNROLLED) as v:
+            with self.w.unrolled("v", self.s.vector if registers.vector else 1) as v:
                 at = (n, v) if registers.vector else (n,)
                 self.w.store(target[masked].buffer, at, Load(registers.buffer, at))
 
     @contextmanager
     def _lines_of_thread(self) -> Iterator[Expr]:
         """A block of statements for each line of a thread."""
-        with self.w.loop("v", self.width, LoopKind.UNROLLED) as v:
+        with self.w.unrolled("v", self.width) as v:
             yield v
 
     def _combined(self, a: Expr, b: Expr) -> Expr:
@@ -354,7 +354,7 @@ class _ScanWriter:
         with self._lines_of_thread() as v:
             w.store(totals, (v,), self.how.identity[0])
             w.store(own, (v,), self.how.identity[0])
-        with w.loop("item", s.items, LoopKind.UNROLLED) as n:
+        with w.unrolled("item", s.items) as n:
             if along_rows:
                 w.store(own, (index(0),), self.how.identity[0])
             self._scan_item(lines, loaded, values, own, n, self._position(lines, chunk, n))
@@ -365,7 +365,7 @@ class _ScanWriter:
                 self._scan_lanes(lines, own, totals, v, before, v)
         prefix = self._prefix(lines, totals, chunk, known)
         if prefix is not None:
-            with w.loop("place", before.shape[0], LoopKind.UNROLLED) as n:
+            with w.unrolled("place", before.shape[0]) as n:
                 line = index(0) if along_rows else n
                 w.store(before, (n,), self._combined(Load(prefix, (line,)), Load(before, (n,))))
         self._write(lines, loaded, chunk, values, before)
@@ -376,9 +376,9 @@ class _ScanWriter:
         """Scan the elements of an item, or along columns one element of each line, on from ``running``."""
         s, w, inside = self.s, self.w, self._inside(position)
         if inside is not None:
-            with w.loop("v", s.vector, LoopKind.UNROLLED) as v:
+            with w.unrolled("v", s.vector) as v:
                 w.store(values, (n, v), self.how.identity[0])
-        with w.when(inside), w.loop("v", s.vector, LoopKind.UNROLLED) as v:
+        with w.when(inside), w.unrolled("v", s.vector) as v:
             element = self._element(v)
             value = self._value(lines, loaded, n, position, element)
             line = (index(0),) if self.p.along_rows else (v,)
@@ -451,7 +451,7 @@ class _ScanWriter:
             with w.when(first), self._lines_of_thread() as v:
                 w.store(shared, (slot, lines.segment, place + v), Load(totals, (v,)))
             w.barrier()
-            with w.loop("number", s.segments, LoopKind.UNROLLED) as number, self._lines_of_thread() as v:
+            with w.unrolled("number", s.segments) as number, self._lines_of_thread() as v:
                 own = equal(number, lines.segment)
                 w.store(prefix, (v,), Select(own, Load(whole, (v,)), Load(prefix, (v,))))
                 w.store(whole, (v,), self._combined(Load(whole, (v,)), Load(shared, (slot, number, place + v))))
@@ -482,7 +482,7 @@ class _ScanWriter:
     def _write(self, lines: _Lines, loaded: Loaded, chunk: Expr, values: Buffer, before: Buffer) -> None:
         """The outputs of a chunk. ``before``: what is before each item, or along columns before all of a thread's."""
         p, s, w = self.p, self.s, self.w
-        with w.loop("item", s.items, LoopKind.UNROLLED) as n:
+        with w.unrolled("item", s.items) as n:
             position = self._position(lines, chunk, n)
             at = self._point(lines, position)
             conditions = [c for c in (self._inside(position), lines.exists) if c is not None]
@@ -490,7 +490,7 @@ class _ScanWriter:
                 lane = p.lane_axis.name
                 later = {m: allocate_registers(w, m, (), lane, s.vector) for m in p.later_loads}
                 self._load_item(later, (), at)
-                with w.loop("v", s.vector, LoopKind.UNROLLED) as v:
+                with w.unrolled("v", s.vector) as v:
                     start = Load(before, (n if p.along_rows else v,))
                     w.store(values, (n, v), self._combined(start, Load(values, (n, v))))
                 for stage in p.outputs:
@@ -500,7 +500,7 @@ class _ScanWriter:
         self, stage: Stage, loaded: Loaded, later: Loaded, values: Buffer, n: Expr, at: Mapping[str, Expr]
     ) -> None:
         p, lane = self.p, self.p.lane_axis.name
-        with self.w.loop("v", self.s.vector, LoopKind.VECTORIZED) as v:
+        with self.w.vectorized("v", self.s.vector) as v:
             here = {**at, lane: at[lane] + v}
             known = {
                 given: loaded[m].value((n,), v) if m in loaded else later[m].value((), v)

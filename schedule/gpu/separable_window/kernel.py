@@ -21,7 +21,6 @@ threads load columns from. Once all of them are reduced, results take its place.
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -222,9 +221,6 @@ class _SeparableWindowKernelWriter:
         name = f"{self.problem.reduction.name}_word"
         return self.w.allocate(name, (self.lanes,), dtype, MemoryScope.REGISTER)
 
-    def _lane_loop(self) -> AbstractContextManager[Var]:
-        return self.w.loop("v", self.lanes, LoopKind.VECTORIZED)
-
     def _point_of(self, tile: Expr) -> dict[str, Expr]:
         """Return the axes at the first row of a tile, but for that of the width."""
         at = {**axis_indices(tile, self.tile_axes), **self.problem.unit_axes}
@@ -264,7 +260,7 @@ class _SeparableWindowKernelWriter:
             for v in range(lanes):
                 w.store(word, (index(v),), cast(value, word.dtype))
             for line in range(per_tile):
-                with self._lane_loop() as lane:
+                with w.vectorized("v", self.lanes) as lane:
                     w.store(lines, (y * per_tile + line, position, lane), Load(word, (lane,)))
 
     def _reduce_columns(self, tile: Expr, first: Expr, thread: Expr, lines: Buffer, staged: Buffer) -> None:
@@ -285,7 +281,7 @@ class _SeparableWindowKernelWriter:
                     for v in range(self.lanes):
                         value = reduced(line * self.lanes + v, index(n))
                         w.store(word, (index(v),), cast(value, word.dtype))
-                    with self._lane_loop() as lane:
+                    with w.vectorized("v", self.lanes) as lane:
                         w.store(lines, (y * per_tile + line, position, lane), Load(word, (lane,)))
 
     def _load_columns(
@@ -315,7 +311,7 @@ class _SeparableWindowKernelWriter:
         name, shape = f"{problem.reduction.name}_terms", (s.rows, len(positions))
         terms = w.allocate(name, shape, dtype, MemoryScope.REGISTER)
         for r in range(s.rows):
-            with w.loop("v", len(positions), LoopKind.VECTORIZED) as v:
+            with w.vectorized("v", len(positions)) as v:
                 loaded: dict[MaskedLoad, Expr] = {m: Load(b.buffer, (index(r), v)) for m, b in registers.items()}
                 w.store(terms, (index(r), v), problem.term(loaded, at, dtype))
         return terms
@@ -346,14 +342,14 @@ class _SeparableWindowKernelWriter:
             shape = (s.near, self.lanes)
             near = w.allocate(f"{name}_near", shape, lines.dtype, MemoryScope.REGISTER)
             for k in range(s.near):
-                with self._lane_loop() as v:
+                with w.vectorized("v", self.lanes) as v:
                     w.store(near, (index(k), v), Load(lines, (line, x * (s.tile_w * problem.width.stride) + k, v)))
             reduced = self._reduced(steps, f"{name}_line", near)
             for p in range(s.tile_w):
                 if s.store_width > 1:
                     self._store_results(line, x, p, reduced, results)
                     continue
-                with self._lane_loop() as v:
+                with w.vectorized("v", self.lanes) as v:
                     w.store(results, (line, x * s.tile_w + p, v), reduced(p, v))
 
     def _store_results(self, line: Expr, x: Expr, p: int, reduced: Values, results: Buffer) -> None:
@@ -371,7 +367,7 @@ class _SeparableWindowKernelWriter:
         problem, w, s = self.problem, self.w, self.sizes
         elements = s.tile_h * problem.width.axis.extent
         with w.shared_out("n", s.row_tiles * elements // s.store_width, s.threads, thread, LoopKind.UNROLLED) as item:
-            with w.loop("v", s.store_width, LoopKind.VECTORIZED) as v:
+            with w.vectorized("v", s.store_width) as v:
                 here = axis_indices(tile * elements + item * s.store_width + v, problem.reduction.axes)
                 self._store_output(here, Load(results, (item * s.store_width + v,)))
 
@@ -381,7 +377,7 @@ class _SeparableWindowKernelWriter:
         row, column = problem.height.axis, problem.width.axis
         lines_at_once, per_tile = s.threads // s.row_lanes, s.tile_h // self.lanes
         x, y = thread % s.row_lanes, thread // s.row_lanes
-        with w.loop("n", -(-s.lines // lines_at_once), LoopKind.UNROLLED) as n:
+        with w.unrolled("n", -(-s.lines // lines_at_once)) as n:
             line = n * lines_at_once + y
             at = self._point_of(tile + line // per_tile)
             with w.when(line < s.lines if s.lines % lines_at_once else None):
@@ -392,7 +388,7 @@ class _SeparableWindowKernelWriter:
                     inside += [here[column.name] < column.extent] if s.tiles_w * s.tile_columns > column.extent else []
                     with w.when(*inside):
                         word = self._allocate_word(results.dtype)
-                        with self._lane_loop() as v:
+                        with w.vectorized("v", self.lanes) as v:
                             w.store(word, (v,), Load(results, (line, place, v)))
                         for below in range(self.lanes):
                             here[row.name] = at[row.name] + (line % per_tile * self.lanes + below)

@@ -26,7 +26,7 @@ from ....ir.gpu.barrier import SyncScope
 from ....ir.gpu.ldmatrix import LoadMatrix
 from ....ir.gpu.mma import Mma
 from ....ir.rewrite import substitute
-from ....ir.stmt import HardwareAxis, Kernel, LoopKind
+from ....ir.stmt import HardwareAxis, Kernel
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.gemm import Gemm, Operand
 from ...tile.load_analysis import flat_offset
@@ -35,8 +35,6 @@ from ..l2_prefetch import L2Prefetch, prefetch_operands
 from ..split_k import ColumnSlice, allocate_partials, reduce_columns
 from .mma_sizes import SkinnyMmaSizes
 from .mma_tiles import ATOM_K, ATOM_M, ATOM_N, COPY_ELEMENTS, mma_atom_of, tile_layout
-
-UNROLLED = LoopKind.UNROLLED
 
 
 def lower_skinny_mma(p: Gemm, s: SkinnyMmaSizes[int]) -> Kernel:
@@ -109,14 +107,14 @@ class _SkinnyMmaWriter:
         self.b_stages = self._stages("b_stages", s.warps, *b_tile)
         self.a_stages = self._stages("a_stages", s.warps_k if self.shares_a else s.warps, s.atoms_m * ATOM_N, s.tile_k)
         distance = s.stages - 1
-        with w.loop("prologue", distance, UNROLLED) as k_tile:
+        with w.unrolled("prologue", distance) as k_tile:
             with w.when(k_tile < s.k_tiles if distance > s.k_tiles else None):
                 self._copy(k_tile, k_tile)
             w.emit(CopyAsyncCommit())
         with (
-            w.loop("zero_n", s.atoms_n, UNROLLED) as i,
-            w.loop("zero_m", s.atoms_m, UNROLLED) as j,
-            w.loop("zero_element", 4, UNROLLED) as e,
+            w.unrolled("zero_n", s.atoms_n) as i,
+            w.unrolled("zero_m", s.atoms_m) as j,
+            w.unrolled("zero_element", 4) as e,
         ):
             w.store(accumulators, (i, j, e), const(0.0, float32))
         with w.loop("k_tile", s.k_tiles) as k_tile:
@@ -159,7 +157,7 @@ class _SkinnyMmaWriter:
         number, warps = sharing
         rounds = -(-rows * vectors // (WARP_LANES * warps))
         self.copies += 1
-        with w.loop(f"{operand}_copy_{self.copies}", rounds, UNROLLED) as turn:
+        with w.unrolled(f"{operand}_copy_{self.copies}", rounds) as turn:
             vector = (turn * warps + number) * WARP_LANES + self.lane
             row, column = vector // vectors, (vector % vectors) * COPY_ELEMENTS
             at = {row_axis: first_row + row, column_axis: first_column + column}
@@ -188,10 +186,10 @@ class _SkinnyMmaWriter:
         """Fragments of B and A by ldmatrix, two atoms along ``k`` at a time, and their products."""
         s, w, lane = self.s, self.w, self.lane
         low, high = lane % 8, lane // 8
-        with w.loop("k_pair", s.tile_k // (2 * ATOM_K), UNROLLED) as pair:
+        with w.unrolled("k_pair", s.tile_k // (2 * ATOM_K)) as pair:
             b = w.allocate("b", (s.atoms_n, 2, 8), self.dtype, MemoryScope.REGISTER)
             a = w.allocate("a", (s.atoms_m, 8), self.dtype, MemoryScope.REGISTER)
-            with w.loop("b_atom", s.atoms_n, UNROLLED) as i, w.loop("b_half", 2, UNROLLED) as h:
+            with w.unrolled("b_atom", s.atoms_n) as i, w.unrolled("b_half", 2) as h:
                 k = pair * (2 * ATOM_K) + h * ATOM_K
                 if self.b_is_k_major:
                     row, column = i * ATOM_M + (high % 2) * 8 + low, k + (high // 2) * 8
@@ -199,13 +197,13 @@ class _SkinnyMmaWriter:
                     row, column = k + (high // 2) * 8 + low, i * ATOM_M + (high % 2) * 8
                 source = (self.warp, stage, row, column)
                 w.emit(LoadMatrix(b, (i, h, index(0)), self.b_stages, source, 4, not self.b_is_k_major))
-            with w.loop("a_atom", s.atoms_m, UNROLLED) as j:
+            with w.unrolled("a_atom", s.atoms_m) as j:
                 at = (self.a_owner, stage, j * ATOM_N + low, pair * (2 * ATOM_K) + high * 8)
                 w.emit(LoadMatrix(a, (j, index(0)), self.a_stages, at, 4))
             with (
-                w.loop("atom_m", s.atoms_m, UNROLLED) as j,
-                w.loop("atom_n", s.atoms_n, UNROLLED) as i,
-                w.loop("half", 2, UNROLLED) as h,
+                w.unrolled("atom_m", s.atoms_m) as j,
+                w.unrolled("atom_n", s.atoms_n) as i,
+                w.unrolled("half", 2) as h,
             ):
                 zero = index(0)
                 w.emit(Mma(self.atom.name, accumulators, (i, j, zero), b, (i, h, zero), a, (j, h * 4)))
@@ -216,10 +214,10 @@ class _SkinnyMmaWriter:
         m_extent = p.m.extent
         partials = allocate_partials(w, p, s.warps_k, s.block_n, float32)
         with (
-            w.loop("out_n", s.atoms_n, UNROLLED) as i,
-            w.loop("out_m", s.atoms_m, UNROLLED) as j,
-            w.loop("out_half", 2, UNROLLED) as h,
-            w.loop("out_low", 2, UNROLLED) as e,
+            w.unrolled("out_n", s.atoms_n) as i,
+            w.unrolled("out_m", s.atoms_m) as j,
+            w.unrolled("out_half", 2) as h,
+            w.unrolled("out_low", 2) as e,
         ):
             m = j * ATOM_N + (self.lane % 4) * 2 + e
             n = self.warp_idx_n * self.warp_n + i * ATOM_M + h * 8 + self.lane // 4

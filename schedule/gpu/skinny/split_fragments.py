@@ -11,11 +11,8 @@ from ....core.precision import Precision
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import Cast, Expr, Load, Ramp, index
 from ....ir.gpu.wgmma import WgmmaAtom
-from ....ir.stmt import LoopKind
 from ...tile.contiguous import contiguous_vector
 from ...tile.names import FreshNameWriter
-
-UNROLLED = LoopKind.UNROLLED
 
 
 class SplitFragments:
@@ -43,8 +40,8 @@ class SplitFragments:
         row = first + warp * fragment.m + lane // 4
         column = lane % 4 * together
         with (
-            w.loop("step", steps, UNROLLED) as step,
-            w.loop("register", held // together, UNROLLED) as register,
+            w.unrolled("step", steps) as step,
+            w.unrolled("register", held // together) as register,
         ):
             at = (row + register % 2 * 8, step * fragment.k + register // 2 * (fragment.k // 2) + column)
             to = (line * steps + step) * held + register * together
@@ -60,6 +57,6 @@ class SplitFragments:
     def promote(self, accumulators: Buffer) -> None:
         """Add the block sums, which have been awaited, to the accumulators."""
         w = self.w
-        with w.loop("promoted", self.columns // 4, UNROLLED) as pair:
+        with w.unrolled("promoted", self.columns // 4) as pair:
             at = (Ramp(pair * 2, 1, 2),)
             w.store(accumulators, at, Load(accumulators, at) + Load(self.block_sums, at))

@@ -28,7 +28,7 @@ from ....ir.gpu.mbarrier import MbarrierArrive, MbarrierArriveExpectTx, Mbarrier
 from ....ir.gpu.tma import TmaLoad, tma_swizzle
 from ....ir.gpu.wgmma import LINE_BYTES, SWIZZLE_128B, SWIZZLE_128B_ELEMENTS, WGMMA_M, WarpgroupMma, WarpgroupMmaWait
 from ....ir.rewrite import free_variables, substitute
-from ....ir.stmt import HardwareAxis, Kernel, LoopKind
+from ....ir.stmt import HardwareAxis, Kernel
 from ....te.functions import equal
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.gemm import Gemm
@@ -42,7 +42,6 @@ from .mma_mainloop import can_lower_skinny_mma
 from .split_fragments import SplitFragments
 from .tma_sizes import SkinnyTmaSizes
 
-UNROLLED = LoopKind.UNROLLED
 WARPGROUP_WARPS = WARPGROUP_THREADS // WARP_LANES
 
 
@@ -143,7 +142,7 @@ class _SkinnyTmaWriter:
         elected = equal(self.lane, 0)
         is_producer = equal(self.warp, s.consumer_warpgroups * WARPGROUP_WARPS)
         self._initialise_barriers(elected)
-        with w.loop("zero", s.wgmma_n // 2, UNROLLED) as e:
+        with w.unrolled("zero", s.wgmma_n // 2) as e:
             w.store(accumulators, (e,), const(0.0, float32))
         with w.loop("k_tile", s.k_tiles) as k_tile:
             stage, phase = k_tile % s.stages, (k_tile // s.stages) % 2
@@ -172,10 +171,10 @@ class _SkinnyTmaWriter:
         s, w = self.s, self.w
         w.emit(MbarrierArriveExpectTx(self.full, stage, s.k_atoms * s.atom_bytes))
         box_n = s.block_n if self.b_is_k_major else SWIZZLE_128B_ELEMENTS
-        with w.loop("loaded_atom", s.k_atoms, UNROLLED) as atom:
+        with w.unrolled("loaded_atom", s.k_atoms) as atom:
             k = ((self.rank * s.k_tiles + k_tile) * s.k_atoms + atom) * self.atom.line
             for line in range(s.b_lines):
-                with w.loop("box", s.block_n // box_n, UNROLLED) as box:
+                with w.unrolled("box", s.block_n // box_n) as box:
                     corner = {"n": self.block * s.block_n + box * box_n, "k": k + line * self.b_stages.shape[-1]}
                     self._load_box(self.b, corner, box_n, self.b_stages, self._b_at(stage, atom, box, line), stage)
             for plane in range(self.planes):
@@ -195,7 +194,7 @@ class _SkinnyTmaWriter:
         """The products of one stage, all atoms of ``k`` before the wait for wgmma."""
         s, w, zero = self.s, self.w, index(0)
         swap_ab, b_is_n_major = s.swap_ab == 1, not self.b_is_k_major
-        with w.loop("k_atom", s.k_atoms, UNROLLED) as atom:
+        with w.unrolled("k_atom", s.k_atoms) as atom:
             b = (self.b_stages, self._b_at(stage, atom, self.warpgroup * (s.mma_n // self.b_unit)))
             a = (self.a_stages, self._a_at(stage, atom))
             operands = (*b, *a) if swap_ab else (*a, *b)
@@ -215,7 +214,7 @@ class _SkinnyTmaWriter:
     def _multiply_planes(self, accumulators: Buffer, stage: Expr) -> None:
         """The products of one stage, where operands are split. The sums of each atom are promoted."""
         s, w, zero = self.s, self.w, index(0)
-        with w.loop("k_atom", s.k_atoms, UNROLLED) as atom:
+        with w.unrolled("k_atom", s.k_atoms) as atom:
             for line in range(s.b_lines):
                 first, _ = self._b_at(stage, atom, self.warpgroup * s.mma_n, line)
                 self.fragments.load(first, (self.warp % WARPGROUP_WARPS, self.lane), line)
@@ -239,7 +238,7 @@ class _SkinnyTmaWriter:
         """The consumers write their accumulators to shared memory, where all threads of the cluster add them up."""
         p, s, w = self.p, self.s, self.w
         partials = allocate_partials(w, p, 1, s.block_n, float32)
-        with w.when(self.is_consumer), w.loop("out", s.wgmma_n // 2, UNROLLED) as e:
+        with w.when(self.is_consumer), w.unrolled("out", s.wgmma_n // 2) as e:
             row = (self.warp % WARPGROUP_WARPS) * 16 + self.lane // 4 + ((e // 2) % 2) * 8
             column = (e // 4) * 8 + (self.lane % 4) * 2 + e % 2
             m, n = (column, row) if s.swap_ab else (row, column)

@@ -24,7 +24,7 @@ from math import prod
 from ....core.dtypes import DType
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import Binary, BinaryOp, Expr, Load, Var, index
-from ....ir.stmt import HardwareAxis, Kernel, LoopKind
+from ....ir.stmt import HardwareAxis, Kernel
 from ....te.workload import Axis, Stage
 from ...loop_nest.nest import KERNEL_NAME, identity, kernel_of
 from ...problems.window import ReduceWindow
@@ -160,10 +160,10 @@ class _WindowKernelWriter:
         return self.w.allocate(f"{name}_acc", shape, self.accumulator_dtype, MemoryScope.REGISTER)
 
     def _unrolled(self, name: str, extent: int) -> AbstractContextManager[Var]:
-        return self.w.loop(f"{name}_u", extent, LoopKind.UNROLLED)
+        return self.w.unrolled(f"{name}_u", extent)
 
     def _lanes(self) -> AbstractContextManager[Var]:
-        return self.w.loop("v", self.width, LoopKind.VECTORIZED)
+        return self.w.vectorized("v", self.width)
 
     # --- loads
 
