@@ -30,14 +30,16 @@ positions."""
 
 @dataclass(frozen=True)
 class PlaneWindow:
-    """A reduction over windows along the innermost axis, and perhaps the one before it, and what is computed from it.
+    """A reduction over windows along the innermost axis, and perhaps the one or two before it, and what is computed
+    from it.
 
     ``reduction``: the stage that reduces each window. ``outputs``: the stored stages, on the axes of the reduction;
     their bodies load the reduction at their own point, and inputs. ``sliding_loads``: the loads of the reduction that
     neighbouring outputs share: neighbouring positions of a row are neighbours in memory. ``fixed_loads``: its other
-    loads, which are the same for all outputs of a plane, such as those of filters. ``width``, ``height``: how windows
-    move along the innermost axis and along the one before it. ``height`` is None where they move along rows alone; each
-    row is a plane of its own then.
+    loads, which are the same for all outputs of a plane, such as those of filters. ``width``, ``height``, ``depth``:
+    how windows move along the innermost axis, along the one before it, and along the one before that. ``height`` is
+    None where they move along rows alone; each row is a plane of its own then. ``depth`` is None where windows see one
+    plane.
     """
 
     workload: Workload
@@ -47,11 +49,17 @@ class PlaneWindow:
     fixed_loads: tuple[MaskedLoad, ...]
     width: WindowAxis
     height: WindowAxis | None
+    depth: WindowAxis | None = None
+
+    @property
+    def moving(self) -> tuple[WindowAxis, ...]:
+        """How windows move along each axis, the outermost one first."""
+        return tuple(w for w in (self.depth, self.height, self.width) if w is not None)
 
     @property
     def plane_axes(self) -> tuple[Axis, ...]:
-        """The axes that number the planes."""
-        moving = [self.width.axis, *([self.height.axis] if self.height is not None else [])]
+        """The axes that number the planes, or with a depth the volumes."""
+        moving = [w.axis for w in self.moving]
         return tuple(a for a in self.reduction.axes if a not in moving)
 
     @property
@@ -66,14 +74,34 @@ class PlaneWindow:
         return self.height.axis.extent if self.height is not None else 1
 
     @property
+    def output_depth(self) -> int:
+        """The planes of outputs of a volume."""
+        return self.depth.axis.extent if self.depth is not None else 1
+
+    @property
     def window_height(self) -> int:
-        """How many rows of the input a window has."""
+        """How many rows of a plane of the input a window has."""
         return self.height.window_points if self.height is not None else 1
+
+    @property
+    def window_depth(self) -> int:
+        """How many planes of the input a window has."""
+        return self.depth.window_points if self.depth is not None else 1
+
+    @property
+    def row_axes(self) -> tuple[Axis, ...]:
+        """The axes of the reduction that number the rows of a window."""
+        return tuple(w.window for w in (self.depth, self.height) if w is not None and w.window is not None)
+
+    @property
+    def window_rows(self) -> int:
+        """How many rows of the input a window has."""
+        return self.window_depth * self.window_height
 
     @property
     def points(self) -> int:
         """How many points a window has."""
-        return self.window_height * self.width.window_points
+        return self.window_rows * self.width.window_points
 
     @property
     def combine(self) -> BinaryOp:
@@ -88,33 +116,32 @@ class PlaneWindow:
 
 
 def plane_window_of(workload: Workload) -> PlaneWindow | None:
-    """Return the windows of a workload that is one reduction over windows along the innermost axis, or along the two
-    innermost ones, and what is computed from it at the same point. None for any other workload, for windows that span
-    more positions of a row than registers hold, for those of which neighbours share no input, where points of a window
-    have no weights, and for planes of the input with more than ``MOST_FILTERS`` filters."""
+    """Return the windows of a workload that is one reduction over windows along the innermost axis, or along the two or
+    three innermost ones, and what is computed from it at the same point. None for any other workload, for windows that
+    span more positions of a row than registers hold, for those of which neighbours share no input, where points of a
+    window have no weights, and for planes of the input with more than ``MOST_FILTERS`` filters."""
     inlined = inline_stages(workload)
     reductions = [s for s in inlined.stages if s.reducer is not None]
     if len(reductions) != 1 or reductions[0].reducer not in COMBINE:
         return None
     (reduction,) = reductions
     kept, reduced = ([a for a in axes if a.extent > 1] for axes in (reduction.axes, reduction.reduce_axes))
-    if not kept or not 1 <= len(reduced) <= 2:
-        return None
     loads = masked_loads_of(reduction.body)
-    found = _windows(loads, kept[-2:], reduced) or _windows(loads, kept[-1:], reduced)
+    found = next(filter(None, (_windows(loads, kept[-n:], reduced) for n in (2, 1, 3) if len(kept) >= n)), None)
     if found is None:
         return None
-    height, width = found
-    moving = {w.axis.name for w in found if w is not None}
+    moving = {w.axis.name for w in found}
     sliding = tuple(m for m in loads if _free(m) & moving)
     fixed = tuple(m for m in loads if m not in sliding)
-    points = {w.window.name for w in found if w is not None and w.window is not None}
-    if not any(_free(m) & points for m in fixed) or not all(_moves(m, width, height) for m in sliding):
+    points = {w.window.name for w in found if w.window is not None}
+    if not any(_free(m) & points for m in fixed) or not all(_moves(m, found) for m in sliding):
         return None
     outputs = outputs_of_reduction(inlined, reduction)
     if outputs is None:
         return None
-    problem = PlaneWindow(workload, reduction, outputs, sliding, fixed, width, height)
+    *above, width = found
+    depth, height = (None, None, *above)[-2:]
+    problem = PlaneWindow(workload, reduction, outputs, sliding, fixed, width, height, depth)
     seen = {name for m in sliding for name in _free(m)}
     filters_of_plane = prod(a.extent for a in problem.plane_axes if a.name not in seen)
     return problem if filters_of_plane <= MOST_FILTERS and _is_small_enough(problem) else None
@@ -130,32 +157,33 @@ def _is_small_enough(problem: PlaneWindow) -> bool:
 
 def _windows(
     loads: Sequence[MaskedLoad], axes: Sequence[Axis], reduced: Sequence[Axis]
-) -> tuple[WindowAxis | None, WindowAxis] | None:
-    """Return how windows move along (height, width), which ``axes`` are, or along a width alone. None unless the axes
-    of the reduction are those of such windows, and neighbours share some of the input."""
+) -> tuple[WindowAxis, ...] | None:
+    """Return how windows move along ``axes``, the last of which are a height and a width. None unless the axes of the
+    reduction are those of such windows, which move along the first of ``axes``, and neighbours share some of the
+    input."""
     moving = {a.name for a in axes}
     forms = address_forms([m for m in loads if _free(m) & moving])
     if forms is None:
         return None
-    *above, width = [window_axis(a, reduced, forms) for a in axes]
-    height = above[0] if above else None
-    if width is None or (above and (height is None or height.window is None)):
+    found = tuple(w for a in axes if (w := window_axis(a, reduced, forms)) is not None)
+    windows = [w for w in found if w.window is not None]
+    if len(found) < len(axes) or not windows or (len(axes) > 1 and found[0].window is None):
         return None
-    windows = [w for w in (height, width) if w is not None and w.window is not None]
     if len(windows) != len(reduced) or {w.window for w in windows} != set(reduced):
         return None
-    return (height, width) if all(w.stride < w.window_points for w in windows) else None
+    return found if all(w.stride < w.window_points for w in windows) else None
 
 
-def _moves(masked: MaskedLoad, width: WindowAxis, height: WindowAxis | None) -> bool:
+def _moves(masked: MaskedLoad, moving: Sequence[WindowAxis]) -> bool:
     """Return whether a load moves with the window along the width, by elements next to each other, and along the
-    height."""
+    axes above it."""
     offset, free = flat_offset(masked.load), free_variables(masked.load)
+    *above, width = moving
     if offset is None or offset.coefficient(width.axis.name) != width.stride:
         return False
     if width.window is not None and offset.coefficient(width.window.name) != width.dilation:
         return False
-    return height is None or {a.name for a in (height.axis, height.window) if a is not None} <= free
+    return {a.name for w in above for a in (w.axis, w.window) if a is not None} <= free
 
 
 def _free(masked: MaskedLoad) -> frozenset[str]:
@@ -168,8 +196,7 @@ def toeplitz_atom(problem: PlaneWindow) -> MmaAtom | None:
     """Return the matrix instruction that multiplies rows of the input by Toeplitz matrices of the filter's rows; None
     where there is none. Windows are sums of products of one element of the input and of the filter, of 16-bit floats as
     float32, and move by one position."""
-    moving = [w for w in (problem.width, problem.height) if w is not None]
-    if problem.combine is not BinaryOp.ADD or any(w.stride != 1 for w in moving):
+    if problem.combine is not BinaryOp.ADD or any(w.stride != 1 for w in problem.moving):
         return None
     factors, dtype = factors_of(problem.reduction.body), problem.sliding_loads[0].load.dtype
     if factors is None or set(factors) != {*problem.sliding_loads, *problem.fixed_loads} or len(factors) != 2:

@@ -6,6 +6,8 @@ each position that their windows see once, into rows of shared memory that have 
     barrier
     compute strips of tile_h rows of tile_w neighbouring outputs from x_tile           # ``multiply_add``, ``toeplitz``
 
+Where windows see several planes, the rows of a tile are those of all planes that its ``tile_d`` planes of outputs see.
+
 Where rows of outputs are not made of aligned vectors, outputs go through shared memory, so that neighbouring lanes
 store neighbouring elements.
 """
@@ -36,7 +38,8 @@ from ...tile.stage_body import scalar_at
 VECTOR_BYTES = 16
 """Bytes of the widest access of the hardware."""
 
-_ROW_TILE, _COLUMN_TILE, _LINE, _COLUMN = "row_tile#", "column_tile#", "line#", "column#"
+_PLANE_TILE, _ROW_TILE, _COLUMN_TILE = "plane_tile#", "row_tile#", "column_tile#"
+_PLANE, _LINE, _COLUMN = "plane#", "line#", "column#"
 """The variables of a position of any tile; no variable of a kernel has these names."""
 
 
@@ -44,12 +47,14 @@ _ROW_TILE, _COLUMN_TILE, _LINE, _COLUMN = "row_tile#", "column_tile#", "line#", 
 class PlaneWindowSizes:
     """What a setting of the knobs implies; columns for a space, plain ints for one setting.
 
-    ``tile_w``, ``tile_h``, ``row_tiles``, ``mma`` and ``shared_filter`` are knobs. ``tiles_w``, ``tiles_h``: the tiles
-    of a plane. ``strips_w``, ``strips_h``: the strips of a tile. ``threads``: threads of a block, one for each strip
+    ``tile_w``, ``tile_h``, ``tile_d``, ``row_tiles``, ``mma`` and ``shared_filter`` are knobs. ``tiles_w``,
+    ``tiles_h``: the tiles of a plane. ``strips_w``, ``strips_h``: the strips of each of the ``tile_d`` planes of
+    outputs of a tile. ``threads``: threads of a block, one for each strip
     and perhaps idle ones; with ``mma`` a warp for each sixteen strips of a tile, or with ``shared_filter`` of all tiles
     of a block. ``k_steps``: how many matrix instructions an output takes for each row of its window, 0 without them.
     ``looped``: whether the rows of a filter are loaded one after the other.
-    ``rows``: rows of the input that the windows of a tile span. ``load_width``: how many positions are loaded at once.
+    ``plane_rows``: rows of a plane of the input that the windows of a tile span. ``rows``: those of all planes that
+    they span. ``load_width``: how many positions are loaded at once.
     ``lead``: how many positions of a row in shared memory lie before the first one that a window sees, so that these
     loads are aligned. ``pitch``: positions of such a row. ``loads``: vectors that a thread loads. ``near_width``: how
     many positions are read from shared memory at once. ``near``: positions that a thread reads of a row. ``staged``:
@@ -60,6 +65,7 @@ class PlaneWindowSizes:
 
     tile_w: Size
     tile_h: Size
+    tile_d: Size
     row_tiles: Size
     mma: Size
     shared_filter: Size
@@ -70,12 +76,13 @@ class PlaneWindowSizes:
     threads: Size
     k_steps: Size
     looped: Size
+    plane_rows: Size
     rows: Size
     load_width: Size
     lead: Size
     pitch: Size
     load_lines: Size
-    load_tiles: Size
+    load_planes: Size
     loads: Size
     near_width: Size
     near: Size
@@ -92,13 +99,23 @@ class PlaneWindowSizes:
 
     @property
     def tile_rows(self) -> Size:
-        """Rows of outputs of a tile."""
+        """Rows of outputs of a plane of a tile."""
         return self.strips_h * self.tile_h
+
+    @property
+    def planes(self) -> Size:
+        """Planes of the input that a tile sees."""
+        return self.rows // self.plane_rows
+
+    @property
+    def tile_strips(self) -> Size:
+        """Strips of a tile."""
+        return self.tile_d * self.strips_h * self.strips_w
 
     @property
     def strips(self) -> Size:
         """Strips of a block."""
-        return self.row_tiles * self.strips_h * self.strips_w
+        return self.row_tiles * self.tile_strips
 
 
 def accumulator_dtype(problem: PlaneWindow) -> DType:
@@ -122,17 +139,17 @@ def aligned_vectors(problem: PlaneWindow, tile_columns: int, most_lead: int = VE
 
 
 def position_load(
-    problem: PlaneWindow, masked: MaskedLoad, tile_columns: int, lead: int, tile_rows: int = 1
+    problem: PlaneWindow, masked: MaskedLoad, tile_columns: int, lead: int, tile_rows: int = 1, tile_d: int = 1
 ) -> MaskedLoad:
-    """Return what loads a position of a tile: at column ``_COLUMN`` of row ``_LINE`` of shared memory. Its mask has
-    also what only outputs beyond the last ones see."""
+    """Return what loads a position of a tile: at column ``_COLUMN`` of row ``_LINE`` of plane ``_PLANE`` of shared
+    memory. Its mask has also what only outputs beyond the last ones see."""
     at: dict[str, Expr] = {a.name: index(0) for a in problem.reduction.reduce_axes if a.extent == 1}
     at |= problem.width.at(Var(_COLUMN_TILE) * tile_columns, Var(_COLUMN) - lead)
-    moving = [problem.width]
     if problem.height is not None:
         at |= problem.height.at(Var(_ROW_TILE) * tile_rows, Var(_LINE))
-        moving.append(problem.height)
-    names = {a.name for w in moving for a in (w.axis, w.window) if a is not None}
+    if problem.depth is not None:
+        at |= problem.depth.at(Var(_PLANE_TILE) * tile_d, Var(_PLANE))
+    names = {a.name for w in problem.moving for a in (w.axis, w.window) if a is not None}
     terms = conjuncts(masked.mask)
     for i, extent in zip(masked.load.indices, masked.load.buffer.shape, strict=True):
         if free_variables(i) & names:
@@ -153,7 +170,8 @@ class PlaneWindowWriter(ABC):
         planes = problem.plane_axes
         if sizes.shared_filter:
             planes = (*problem.filter_axes, *(a for a in planes if a not in problem.filter_axes))
-        self.tile_axes = (*planes, Axis(_ROW_TILE, sizes.tiles_h))
+        self.tiles_d = problem.output_depth // sizes.tile_d
+        self.tile_axes = (*planes, Axis(_PLANE_TILE, self.tiles_d), Axis(_ROW_TILE, sizes.tiles_h))
         self.fixed: dict[str, Expr] = {a.name: index(0) for a in problem.reduction.reduce_axes if a.extent == 1}
 
     def kernel(self) -> Kernel:
@@ -183,20 +201,32 @@ class PlaneWindowWriter(ABC):
     def _compute(self, tiles: Mapping[MaskedLoad, Buffer]) -> None:
         """Go through the rows of the input that a strip sees. Each is multiplied for all rows of the strip that see it,
         unless filters are so large that their rows are loaded one after the other."""
-        problem, height, last = self.problem, self.problem.height, self.problem.window_height - 1
-        if not self.sizes.looped or height is None:
+        problem, s, last = self.problem, self.sizes, self.problem.window_height - 1
+        if not s.looped:
             for line, reading in self._lines():
-                self._multiply_line(tiles, index(line), [(q, index(r), r > 0) for q, r in reading])
+                for plane in range(problem.window_depth):
+                    rows = [(q, plane * problem.window_height + r) for q, r in reading]
+                    here = self._line(index(plane), index(line))
+                    self._multiply_line(tiles, here, [(q, index(r), r > 0) for q, r in rows])
                 for q in (q for q, r in reading if r == last):
                     self._finish_row(q)
             return
         self._clear()
-        with self.w.loop("r", problem.window_height) as row:
+        with self.w.loop("r", problem.window_rows) as row:
             self._load_filter(row)
-            for q in range(self.sizes.tile_h):
-                self._multiply_line(tiles, row * height.dilation + q * height.stride, [(q, row, True)])
-        for q in range(self.sizes.tile_h):
+            own_plane, own_row = delinearize(row, (problem.window_depth, problem.window_height))
+            for q in range(s.tile_h):
+                seen = own_row
+                if problem.height is not None:
+                    seen = own_row * problem.height.dilation + q * problem.height.stride
+                self._multiply_line(tiles, self._line(own_plane, seen), [(q, row, True)])
+        for q in range(s.tile_h):
             self._finish_row(q)
+
+    def _line(self, plane: Expr, line: Expr) -> Expr:
+        """Return the row of a tile that is row ``line`` of the ``plane``-th plane that a window sees."""
+        depth = self.problem.depth
+        return line if depth is None else plane * (depth.dilation * self.sizes.plane_rows) + line
 
     @abstractmethod
     def _place(self, warp: Expr, lane: Expr) -> None:
@@ -221,10 +251,15 @@ class PlaneWindowWriter(ABC):
     def _finish_row(self, q: int) -> None:
         """Hand the outputs of row ``q`` of the strip to ``_store_output``."""
 
+    def _first_line(self, own_z: Expr, own_y: Expr) -> Expr:
+        """Return the first row of a tile that the strips at (plane, row) of strips see."""
+        s, depth, height = self.sizes, self.problem.depth, self.problem.height
+        first = own_y * int(s.tile_h * (height.stride if height is not None else 1))
+        return first if depth is None else own_z * int(depth.stride * s.plane_rows) + first
+
     def _at_row(self, at: Mapping[str, Expr], row: Expr | None) -> dict[str, Expr]:
         """``at`` with a row of the window."""
-        height = self.problem.height
-        return {**at, height.window.name: row} if row is not None and height and height.window else dict(at)
+        return dict(at) if row is None else {**at, **axis_indices(row, self.problem.row_axes)}
 
     def _tile_axes_at(self, y: Expr) -> dict[str, Expr]:
         """Return ``tile_axes`` at tile ``y`` of the block. Where the tiles of a block are neighbours along one of them,
@@ -239,10 +274,17 @@ class PlaneWindowWriter(ABC):
         """Return the axes at the first output of tile ``y`` of the block."""
         problem, s = self.problem, self.sizes
         at = {**self.fixed, **self._tile_axes_at(y)}
-        row_tile = at.pop(_ROW_TILE)
+        plane_tile, row_tile = at.pop(_PLANE_TILE), at.pop(_ROW_TILE)
+        if problem.depth is not None:
+            at[problem.depth.axis.name] = plane_tile * s.tile_d
         if problem.height is not None:
             at[problem.height.axis.name] = row_tile * s.tile_rows
         return {**at, problem.width.axis.name: self.column_tile * s.tile_columns}
+
+    def _moved(self, at: Mapping[str, Expr], own_z: Expr, row: Expr, column: Expr) -> dict[str, Expr]:
+        """``at`` with an output of a tile instead of its first one."""
+        places = zip((self.problem.depth, self.problem.height, self.problem.width), (own_z, row, column), strict=True)
+        return {**at, **{w.axis.name: at[w.axis.name] + place for w, place in places if w is not None}}
 
     def _unrolled(self, name: str, extent: int) -> AbstractContextManager[Var]:
         return self.w.loop(name, extent, LoopKind.UNROLLED)
@@ -254,34 +296,34 @@ class PlaneWindowWriter(ABC):
 
     def _load_tiles(self, thread: Expr) -> dict[MaskedLoad, Buffer]:
         """Load all positions of the block's tiles into shared memory, [tile, row, column] for each sliding load. A
-        thread has the same column and row of several tiles, or the same column of several rows of each, or several
+        thread has the same column and row of several planes, or the same column of several rows of each, or several
         columns of each row, so that what lies between its loads is constant."""
         problem, w, s = self.problem, self.w, self.sizes
         vectors = s.pitch // s.load_width
-        pieces, steps = -(-vectors // s.threads), -(-s.rows // s.load_lines)
+        pieces, steps = -(-vectors // s.threads), -(-s.plane_rows // s.load_lines)
         own: tuple[Expr, ...] = (index(0), index(0), thread)
         if pieces == 1:
-            own = delinearize(thread, (max(2, s.load_tiles), s.load_lines, vectors))
+            own = delinearize(thread, (max(2, s.load_planes), s.load_lines, vectors))
 
-        def place(n: Expr) -> tuple[Expr, Expr, Expr, list[Expr]]:
-            y = n // (steps * pieces) * s.load_tiles + (own[0] if s.load_tiles > 1 else 0)
+        def place(n: Expr) -> tuple[tuple[Expr, Expr, Expr, Expr], list[Expr]]:
+            y = n // (steps * pieces) * s.load_planes + (own[0] if s.load_planes > 1 else 0)
             line = n // pieces % steps * s.load_lines + own[1]
             vector = n % pieces * s.threads + own[2]
-            active = s.load_tiles * s.load_lines * vectors
+            active = s.load_planes * s.load_lines * vectors
             exists = [thread < active] if pieces == 1 and active < s.threads else []
             exists += [vector < vectors] if pieces > 1 and vectors % s.threads else []
-            exists += [line < s.rows] if s.rows % s.load_lines else []
-            exists += [y < s.row_tiles] if s.row_tiles % s.load_tiles else []
-            return y, line, vector * s.load_width, exists
+            exists += [line < s.plane_rows] if s.plane_rows % s.load_lines else []
+            exists += [y < s.row_tiles * s.planes] if s.row_tiles * s.planes % s.load_planes else []
+            return (*delinearize(y, (s.row_tiles, s.planes)), line, vector * s.load_width), exists
 
         registers: dict[MaskedLoad, RegisterLoad] = {}
         for masked in problem.sliding_loads:
-            needed = self._needed(position_load(problem, masked, s.tile_columns, s.lead, s.tile_rows))
+            needed = self._needed(position_load(problem, masked, s.tile_columns, s.lead, s.tile_rows, s.tile_d))
             registers[masked] = allocate_registers(w, needed, (s.loads,), _COLUMN, s.load_width)
         with self._unrolled("n", s.loads) as n:
-            y, line, column, exists = place(n)
+            (y, plane, line, column), exists = place(n)
             here = {**self.fixed, **self._tile_axes_at(y)}
-            here |= {_COLUMN_TILE: self.column_tile, _LINE: line, _COLUMN: column}
+            here |= {_COLUMN_TILE: self.column_tile, _PLANE: plane, _LINE: line, _COLUMN: column}
             for register in registers.values():
                 terms = [*exists, *conjuncts(register.masked.mask)]
                 masked = replace(register.masked, mask=logical_and(*terms) if terms else None)
@@ -291,23 +333,25 @@ class PlaneWindowWriter(ABC):
             name, shape = f"{masked.load.buffer.name}_tile", (s.row_tiles, s.rows, s.pitch)
             tiles[masked] = w.allocate(name, shape, masked.load.dtype, MemoryScope.SHARED)
         with self._unrolled("n", s.loads) as n:
-            y, line, column, exists = place(n)
+            (y, plane, line, column), exists = place(n)
             with w.when(logical_and(*exists) if exists else None):
                 for masked, register in registers.items():
                     with self._lanes(s.load_width) as v:
-                        w.store(tiles[masked], (y, line, column + v), register.value((n,), v))
+                        to = (y, plane * s.plane_rows + line if s.planes > 1 else line, column + v)
+                        w.store(tiles[masked], to, register.value((n,), v))
         return tiles
 
     def _needed(self, masked: MaskedLoad) -> MaskedLoad:
         """``masked`` with only those of its conditions that fail at some position of some tile."""
         s = self.sizes
-        axes = [*self.tile_axes, Axis(_COLUMN_TILE, s.tiles_w), Axis(_LINE, s.rows), Axis(_COLUMN, s.pitch)]
+        axes = [*self.tile_axes, Axis(_COLUMN_TILE, s.tiles_w), Axis(_PLANE, s.planes)]
+        axes += [Axis(_LINE, s.plane_rows), Axis(_COLUMN, s.pitch)]
         terms = [t for t in conjuncts(masked.mask) if not always_holds(t, axes)]
         return MaskedLoad(masked.load, logical_and(*terms) if terms else None, masked.other)
 
     def _lines(self) -> list[tuple[int, list[tuple[int, int]]]]:
-        """Return the rows of the input that a strip sees, each with the rows of the strip that see it, and the row of
-        the window by which they do."""
+        """Return the rows of a plane of the input that a strip sees, each with the rows of the strip that see it, and
+        the row of the window by which they do."""
         height = self.problem.height
         if height is None:
             return [(0, [(0, 0)])]
@@ -323,7 +367,7 @@ class PlaneWindowWriter(ABC):
     def _allocate_results(self) -> dict[str, Buffer]:
         """Allocate shared memory for outputs by name, where they go through it: those of all tiles, row by row."""
         s, found = self.sizes, {}
-        shape = (s.row_tiles * s.tile_rows * self._columns,)
+        shape = (s.row_tiles * s.tile_d * s.tile_rows * self._columns,)
         for stage in self.problem.outputs if s.staged else ():
             name = f"{stage.name}_tile"
             found[stage.name] = self.w.allocate(name, shape, stage.tensor.dtype, MemoryScope.SHARED)
@@ -344,7 +388,8 @@ class PlaneWindowWriter(ABC):
         exists: Sequence[Expr],
     ) -> None:
         """Store ``width`` neighbouring outputs of a stage, where all that ``exists`` says holds. ``at`` is the first of
-        them, ``place`` its (tile, row, column) among those of the block, and ``value`` gives the reduction by lane."""
+        them, ``place`` its (tile, row, column) among those of the block, where the rows are those of all planes of a
+        tile, and ``value`` gives the reduction by lane."""
         problem, w, s, column = self.problem, self.w, self.sizes, self.problem.width.axis
         y, row, first = place
         inside = list(exists)
@@ -363,7 +408,7 @@ class PlaneWindowWriter(ABC):
 
             found = scalar_at(stage.body, here, loaded)
             if s.staged:
-                to = (y * s.tile_rows + row) * self._columns + (first + v)
+                to = (y * (s.tile_d * s.tile_rows) + row) * self._columns + (first + v)
                 w.store(self.results[stage.name], (to,), found)
             else:
                 w.store(stage.tensor, tuple(here[a.name] for a in problem.reduction.axes), found)
@@ -373,8 +418,9 @@ class PlaneWindowWriter(ABC):
         contiguous and aligned."""
         problem, w, s = self.problem, self.w, self.sizes
         column, height = problem.width.axis, problem.output_height
-        elements = s.row_tiles * s.tile_rows * self._columns
+        elements = s.row_tiles * s.tile_d * s.tile_rows * self._columns
         contiguous = s.tiles_w == 1 and height % s.tile_rows == 0 and not s.shared_filter
+        contiguous &= s.tile_d == 1 or s.tiles_h == 1
         for stage in problem.outputs:
             width = VECTOR_BYTES // stage.tensor.dtype.bytes if contiguous else 1
             while elements % width:
@@ -385,18 +431,15 @@ class PlaneWindowWriter(ABC):
                 exists = [item < items] if items % s.threads else []
                 if contiguous:
                     with w.when(logical_and(*exists) if exists else None), self._lanes(width) as v:
-                        flat = self.first_tile * (s.tile_rows * self._columns) + item * width + v
+                        flat = self.first_tile * (s.tile_d * s.tile_rows * self._columns) + item * width + v
                         to = tuple(axis_indices(flat, problem.reduction.axes).values())
                         w.store(stage.tensor, to, Load(self.results[stage.name], (item * width + v,)))
                     continue
-                y, line, place = delinearize(item, (s.row_tiles, s.tile_rows, self._columns))
-                at = self._point_of(y)
-                at[column.name] = at[column.name] + place
+                y, plane, line, place = delinearize(item, (s.row_tiles, s.tile_d, s.tile_rows, self._columns))
+                at = self._moved(self._point_of(y), plane, line, place)
                 exists += [at[column.name] < column.extent] if s.tiles_w * self._columns > column.extent else []
                 if problem.height is not None:
-                    row = problem.height.axis.name
-                    at[row] = at[row] + line
-                    exists += [at[row] < height] if height % s.tile_rows else []
+                    exists += [at[problem.height.axis.name] < height] if height % s.tile_rows else []
                 with w.when(logical_and(*exists) if exists else None):
                     to = tuple(at[a.name] for a in problem.reduction.axes)
                     w.store(stage.tensor, to, Load(self.results[stage.name], (item,)))

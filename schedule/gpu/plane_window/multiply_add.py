@@ -27,27 +27,24 @@ class MultiplyAddWriter(PlaneWindowWriter):
     """Each thread has a strip."""
 
     def _place(self, warp: Expr, lane: Expr) -> None:
-        problem, s, height, width = self.problem, self.sizes, self.problem.height, self.problem.width
+        problem, s = self.problem, self.sizes
         thread = warp * WARP_LANES + lane
         self.exists = [thread < s.strips] if s.strips < s.threads else []
         strip = minimum(thread, index(s.strips - 1)) if s.strips < s.threads else thread
-        self.strip = delinearize(strip, (s.row_tiles, s.strips_h, s.strips_w))
-        y, own_y, own_x = self.strip
-        self.at = self._point_of(y)
-        self.at[width.axis.name] = self.at[width.axis.name] + own_x * s.tile_w
-        if height is not None:
-            self.at[height.axis.name] = self.at[height.axis.name] + own_y * s.tile_h
+        self.strip = delinearize(strip, (s.row_tiles, s.tile_d, s.strips_h, s.strips_w))
+        y, own_z, own_y, own_x = self.strip
+        self.at = self._moved(self._point_of(y), own_z, own_y * s.tile_h, own_x * s.tile_w)
         name, dtype = f"{problem.reduction.name}_acc", accumulator_dtype(problem)
         self.acc = self.w.allocate(name, (s.tile_h, s.tile_w), dtype, MemoryScope.REGISTER)
 
     def _load_filter(self, row: Expr | None) -> None:
         """Load what is the same for all outputs of a plane, for every point of the window or of a row of it. Keep it
         with the axes of the reduction that index it."""
-        problem, w, height = self.problem, self.w, self.problem.height
+        problem, w = self.problem, self.w
         self.weights: dict[MaskedLoad, tuple[RegisterLoad, tuple[Axis, ...]]] = {}
         for masked in problem.fixed_loads:
-            given = height.window if row is not None and height is not None else None
-            axes = tuple(a for a in problem.reduce_axes_of(masked) if a != given)
+            given = problem.row_axes if row is not None else ()
+            axes = tuple(a for a in problem.reduce_axes_of(masked) if a not in given)
             registers = allocate_registers(w, masked, [a.extent for a in axes], "", 1)
             self.weights[masked] = (registers, axes)
             with ExitStack() as loops:
@@ -62,9 +59,9 @@ class MultiplyAddWriter(PlaneWindowWriter):
     def _multiply_line(
         self, tiles: Mapping[MaskedLoad, Buffer], line: Expr, reading: Sequence[tuple[int, Expr, bool]]
     ) -> None:
-        w, s, height, width = self.w, self.sizes, self.problem.height, self.problem.width
-        y, own_y, own_x = self.strip
-        line = own_y * (s.tile_h * (height.stride if height is not None else 1)) + line
+        w, s, width = self.w, self.sizes, self.problem.width
+        y, own_z, own_y, own_x = self.strip
+        line = self._first_line(own_z, own_y) + line
         skipped = s.lead // s.near_width * s.near_width
         column = own_x * (s.tile_w * width.stride) + skipped
         near: dict[MaskedLoad, Buffer] = {}
@@ -111,11 +108,11 @@ class MultiplyAddWriter(PlaneWindowWriter):
     def _finish_row(self, q: int) -> None:
         """Outputs go to memory in vectors, or one by one to shared memory."""
         problem, s, column, at = self.problem, self.sizes, self.problem.width.axis.name, self._output_row(q)
-        y, own_y, own_x = self.strip
+        y, own_z, own_y, own_x = self.strip
         for stage in problem.outputs:
             width = 1 if s.staged else store_width(problem, stage.tensor.dtype, s.tile_w)
             for p in range(0, s.tile_w, width):
-                place = (y, own_y * s.tile_h + q, own_x * s.tile_w + p)
+                place = (y, own_z * s.tile_rows + own_y * s.tile_h + q, own_x * s.tile_w + p)
                 here = {**at, column: at[column] + p}
 
                 def value(v: Expr, first: int = p) -> Load:

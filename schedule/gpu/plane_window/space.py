@@ -28,8 +28,9 @@ from .kernel import VECTOR_BYTES, PlaneWindowSizes, accumulator_dtype, aligned_v
 from .multiply_add import MultiplyAddWriter
 from .toeplitz import ToeplitzWriter
 
-SPARE_REGISTERS = 24
-"""Registers for addresses and constants, roughly (from compiled kernels)."""
+SPARE_REGISTERS, PLANE_REGISTERS = 24, 24
+"""Registers for addresses and constants, roughly, and further ones while the rows of several planes are loaded (from
+compiled kernels)."""
 PROMISING_REGISTERS = 168
 """Registers of a thread in promising settings, at most: with more, too few threads hide latencies."""
 MOST_FILTER_REGISTERS = 64
@@ -75,7 +76,7 @@ class PlaneWindowPlan(GpuPlan):
     @property
     def knobs(self) -> tuple[Knob, ...]:
         width, height = self.problem.width.axis.extent, self.problem.output_height
-        multiplied = toeplitz_atom(self.problem) is not None
+        depth, multiplied = self.problem.output_depth, toeplitz_atom(self.problem) is not None
         return (
             Knob(
                 "tile_w",
@@ -87,6 +88,7 @@ class PlaneWindowPlan(GpuPlan):
                 tuple(n for n in (1, 2, 3, 4, 5, 6, 7, 8, 14, 16) if n <= height),
                 "how many neighbouring outputs along the height a thread computes",
             ),
+            *([_tile_d(depth)] if self.problem.depth is not None else []),
             Knob("tiles_w", _parts(width), "how many tiles the columns of a plane are divided into"),
             Knob("tiles_h", _parts(height), "how many tiles the rows of a plane are divided into"),
             Knob("row_tiles", (1, 2, 3, 4, 6, 8, 16, 32), "how many tiles of rows a block has"),
@@ -96,7 +98,7 @@ class PlaneWindowPlan(GpuPlan):
 
     @property
     def defaults(self) -> Mapping[str, KnobValue]:
-        return {"mma": 0, "shared_filter": 0}
+        return {"mma": 0, "shared_filter": 0, "tile_d": 1}
 
     @property
     def _input_bytes(self) -> int:
@@ -115,40 +117,43 @@ class PlaneWindowPlan(GpuPlan):
     def sizes(self, columns: Columns) -> PlaneWindowSizes:
         problem = self.problem
         tile_w, tile_h, row_tiles = (columns.ints(k) for k in ("tile_w", "tile_h", "row_tiles"))
-        tiles_w, tiles_h = columns.ints("tiles_w"), columns.ints("tiles_h")
+        tile_d, tiles_w, tiles_h = (columns.ints(k) for k in ("tile_d", "tiles_w", "tiles_h"))
         staged, mma, shared_filter = (columns.ints(k) for k in ("staged_epilogue", "mma", "shared_filter"))
         width, height = problem.width.axis.extent, problem.output_height
         strips_w, strips_h = _strips(width, tile_w, tiles_w), _strips(height, tile_h, tiles_h)
         tile_columns, tile_rows = strips_w * tile_w, strips_h * tile_h
-        rows = problem.height.positions(tile_rows) if problem.height is not None else np.ones_like(tile_h)
+        plane_rows = problem.height.positions(tile_rows) if problem.height is not None else np.ones_like(tile_h)
+        planes = problem.depth.positions(tile_d) if problem.depth is not None else tile_d
         load_width, lead = self._aligned_vectors(tile_columns, mma)
         k_steps = np.where(mma > 0, -(-(lead + problem.width.positions(BLOCK_OUTPUTS)) // STEP_POSITIONS), 0)
         widest = VECTOR_BYTES // max(m.load.dtype.bytes for m in problem.sliding_loads)
         step = tile_w * problem.width.stride
         near_width = np.gcd(step, widest)
         near = -(-(lead % near_width + problem.width.positions(tile_w)) // near_width) * near_width
-        in_registers = np.where(mma > 0, 2 * k_steps * problem.window_height, problem.points * len(problem.fixed_loads))
-        looped = (in_registers > MOST_FILTER_REGISTERS) & (problem.window_height > 1)
+        in_registers = np.where(mma > 0, 2 * k_steps * problem.window_rows, problem.points * len(problem.fixed_loads))
+        looped = (in_registers > MOST_FILTER_REGISTERS) & (problem.window_rows > 1)
         near = np.where(mma > 0, tile_w - BLOCK_OUTPUTS + STEP_POSITIONS * k_steps, near)
         unit = np.maximum(load_width, near_width)
         last = (strips_w - 1) * step + np.where(mma > 0, 0, lead // near_width * near_width) + near
         pitch = -(-np.maximum(last, lead + problem.width.positions(tile_columns)) // unit) * unit
-        strips = strips_h * strips_w
+        strips = tile_d * strips_h * strips_w
         groups = np.where(shared_filter > 0, -(-row_tiles * strips // STRIPS), row_tiles * -(-strips // STRIPS))
         warps = np.where(mma > 0, groups, -(-row_tiles * strips // WARP_LANES))
         threads = warps * WARP_LANES
         vectors = pitch // load_width
-        load_lines = np.clip(threads // vectors, 1, rows)
-        load_tiles = np.clip(threads // (vectors * rows), 1, row_tiles)
-        loads = -(-row_tiles // load_tiles) * -(-rows // load_lines) * -(-vectors // threads)
-        results = row_tiles * tile_rows * np.minimum(tile_columns, width) * self._output_bytes
-        shared_bytes = row_tiles * rows * pitch * self._input_bytes + np.where(staged > 0, results, 0)
+        load_lines = np.clip(threads // vectors, 1, plane_rows)
+        load_planes = np.clip(threads // (vectors * plane_rows), 1, row_tiles * planes)
+        loads = -(-row_tiles * planes // load_planes) * -(-plane_rows // load_lines) * -(-vectors // threads)
+        results = row_tiles * tile_d * tile_rows * np.minimum(tile_columns, width) * self._output_bytes
+        shared_bytes = row_tiles * planes * plane_rows * pitch * self._input_bytes + np.where(staged > 0, results, 0)
         loaded = loads * _words(load_width * self._input_bytes)
-        filter_rows = np.where(looped, 1, problem.window_height)
+        loaded = loaded + PLANE_REGISTERS * (problem.depth is not None)
+        filter_rows = np.where(looped, 1, problem.window_rows)
         registers = self._registers(tile_w, tile_h, near, k_steps, filter_rows, loaded)
         return PlaneWindowSizes(
             tile_w=tile_w,
             tile_h=tile_h,
+            tile_d=tile_d,
             row_tiles=row_tiles,
             mma=mma,
             shared_filter=shared_filter,
@@ -159,17 +164,18 @@ class PlaneWindowPlan(GpuPlan):
             threads=threads,
             k_steps=k_steps,
             looped=looped.astype(np.int64),
-            rows=rows,
+            plane_rows=plane_rows,
+            rows=planes * plane_rows,
             load_width=load_width,
             lead=lead,
             pitch=pitch,
             load_lines=load_lines,
-            load_tiles=load_tiles,
+            load_planes=load_planes,
             loads=loads,
             near_width=near_width,
             near=near,
             staged=staged,
-            blocks=tiles_w * -(-self._planes * tiles_h // row_tiles),
+            blocks=tiles_w * (self._planes * (problem.output_depth // tile_d) * tiles_h // row_tiles),
             shared_bytes=shared_bytes,
             registers=registers,
             resident=self.limits.resident_blocks(threads, registers, shared_bytes),
@@ -191,7 +197,7 @@ class PlaneWindowPlan(GpuPlan):
         many rows of the filter at a time. Rows of outputs that are complete are stored at once, so that only those of a
         window have accumulators where it has all of them."""
         problem, accumulator = self.problem, _words(accumulator_dtype(self.problem).bytes)
-        whole = filter_rows == problem.window_height
+        whole = filter_rows == problem.window_rows
         open_rows = np.where(whole, np.minimum(tile_h, problem.window_height), tile_h)
         weights = len(problem.fixed_loads) * filter_rows * problem.width.window_points * accumulator
         wide = problem.width.positions(tile_w) * len(problem.sliding_loads) * accumulator * self._is_narrow
@@ -215,8 +221,8 @@ class PlaneWindowPlan(GpuPlan):
         return (
             Constraint(
                 "row_tiles divides the tiles of rows of all planes",
-                ("tiles_h", "row_tiles"),
-                lambda c: self._planes * c.ints("tiles_h") % c.ints("row_tiles") == 0,
+                tuple(n for n in names if n in ("tile_d", "tiles_h", "row_tiles")),
+                lambda c: self._tiles(c) % c.ints("row_tiles") == 0,
             ),
             Constraint(
                 "a plane has tiles_w tiles, whose columns are a multiple of tile_w",
@@ -235,7 +241,7 @@ class PlaneWindowPlan(GpuPlan):
             ),
             Constraint(
                 "shared_filter is for mma and several row_tiles, which divide those that have one filter",
-                tuple(n for n in names if n in ("tiles_h", "row_tiles", "mma", "shared_filter")),
+                tuple(n for n in names if n in ("tile_d", "tiles_h", "row_tiles", "mma", "shared_filter")),
                 self._may_share,
             ),
             Constraint(
@@ -247,8 +253,13 @@ class PlaneWindowPlan(GpuPlan):
             *self.launch_rules(MOST_SHARED_BYTES),
         )
 
+    def _tiles(self, columns: Columns) -> Ints:
+        """Return how many tiles of rows there are."""
+        tiles: Ints = self._planes * (self.problem.output_depth // columns.ints("tile_d")) * columns.ints("tiles_h")
+        return tiles
+
     def _may_share(self, columns: Columns) -> Bools:
-        tiles = self._planes // prod(a.extent for a in self.problem.filter_axes) * columns.ints("tiles_h")
+        tiles = self._tiles(columns) // prod(a.extent for a in self.problem.filter_axes)
         row_tiles = columns.ints("row_tiles")
         several = (row_tiles > 1) & (tiles % row_tiles == 0) & (columns.ints("mma") > 0)
         fit: Bools = (columns.ints("shared_filter") == 0) | several
@@ -306,7 +317,8 @@ class PlaneWindowPlan(GpuPlan):
         """Return how often a strip reads a row of the input."""
         height = self.problem.height
         once = height.positions(sizes.tile_h) if height is not None else np.ones_like(sizes.tile_h)
-        lines: Ints = np.where(sizes.looped > 0, sizes.tile_h * self.problem.window_height, once)
+        rows = np.where(sizes.looped > 0, sizes.tile_h * self.problem.window_height, once)
+        lines: Ints = self.problem.window_depth * rows
         return lines
 
     def _adding(self, sizes: PlaneWindowSizes) -> tuple[Ints, Ints, Ints]:
@@ -328,7 +340,7 @@ class PlaneWindowPlan(GpuPlan):
     def _multiplying(self, sizes: PlaneWindowSizes) -> tuple[Ints, Ints, Ints]:
         """The same of a thread of a warp that multiplies matrices."""
         problem, lines = self.problem, self._lines(sizes)
-        fragments = problem.window_height * sizes.k_steps
+        fragments = problem.window_rows * sizes.k_steps
         products = sizes.tile_h * (sizes.tile_w // BLOCK_OUTPUTS) * fragments
         stores = len(problem.outputs) * _outputs(sizes) // np.where(sizes.staged > 0, 1, 2)
         accesses = 4 * fragments + lines * -(-sizes.near // STEP_POSITIONS) + stores
@@ -340,7 +352,7 @@ class PlaneWindowPlan(GpuPlan):
         return {
             **gpu_columns(self.target, sizes, wanted=sizes.loads * sizes.load_width * self._input_bytes),
             "outputs": _outputs(sizes),
-            "loads_per_output": sizes.rows * sizes.pitch / (sizes.tile_rows * sizes.tile_columns),
+            "loads_per_output": sizes.rows * sizes.pitch / (sizes.tile_d * sizes.tile_rows * sizes.tile_columns),
         }
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
@@ -352,6 +364,11 @@ def _outputs(sizes: PlaneWindowSizes) -> Ints:
     """Return how many outputs a thread computes. The lanes of a warp share those of sixteen strips with mma."""
     outputs: Ints = sizes.tile_h * sizes.tile_w * np.where(sizes.mma > 0, STRIPS, WARP_LANES) // WARP_LANES
     return outputs
+
+
+def _tile_d(depth: int) -> Knob:
+    values = tuple(n for n in (1, 2, 3, 4, 5, 6, 7, 8, 14, 16) if depth % n == 0)
+    return Knob("tile_d", values, "how many neighbouring planes of outputs a tile has")
 
 
 def _parts(extent: int) -> tuple[int, ...]:

@@ -32,7 +32,7 @@ class ToeplitzWriter(PlaneWindowWriter):
 
     def _place(self, warp: Expr, lane: Expr) -> None:
         s = self.sizes
-        groups = -(-s.strips_h * s.strips_w // STRIPS)
+        groups = -(-s.tile_strips // STRIPS)
         self.lane = lane
         self.tile: Expr = index(0) if s.shared_filter else warp // groups
         self.first_strip = (warp if s.shared_filter else warp % groups) * STRIPS
@@ -48,7 +48,7 @@ class ToeplitzWriter(PlaneWindowWriter):
         """Load the fragments of the Toeplitz matrices, [row of the filter, step of k, element]."""
         problem, w, s, (masked,) = self.problem, self.w, self.sizes, self.problem.fixed_loads
         width, lane = problem.width, self.lane
-        rows = [index(r) for r in range(problem.window_height)] if row is None else [row]
+        rows = [index(r) for r in range(problem.window_rows)] if row is None else [row]
         first, dtype = self._point_of(self.tile), masked.load.dtype
         self.filters = w.allocate("filters", (len(rows), s.k_steps, 4), dtype, MemoryScope.REGISTER)
         for (n, r), step, half, pair in product(enumerate(rows), range(s.k_steps), range(2), range(2)):
@@ -64,28 +64,29 @@ class ToeplitzWriter(PlaneWindowWriter):
             with w.when(logical_and(*inside)):
                 w.store(self.filters, to, scalar_at(masked.load, here))
 
-    def _strip(self, row: Expr) -> tuple[tuple[Expr, Expr, Expr], list[Expr]]:
-        """Return where the warp's strip ``row`` is, as (tile, row, column) among those of the block, and the conditions
-        on which there is one. Without one it is the last strip."""
+    def _strip(self, row: Expr) -> tuple[tuple[Expr, Expr, Expr, Expr], list[Expr]]:
+        """Return where the warp's strip ``row`` is, as (tile, plane, row, column) among those of the block, and the
+        conditions on which there is one. Without one it is the last strip."""
         s, shared = self.sizes, bool(self.sizes.shared_filter)
-        strips = s.strips if shared else s.strips_h * s.strips_w
+        strips = s.strips if shared else s.tile_strips
         number = self.first_strip + row
         exists = [number < strips] if strips % STRIPS else []
         number = minimum(number, index(strips - 1)) if exists else number
-        tile, own_y, own_x = delinearize(number, (s.row_tiles if shared else 1, s.strips_h, s.strips_w))
-        return (tile if shared else self.tile, own_y, own_x), exists
+        extents = (s.row_tiles if shared else 1, s.tile_d, s.strips_h, s.strips_w)
+        tile, own_z, own_y, own_x = delinearize(number, extents)
+        return (tile if shared else self.tile, own_z, own_y, own_x), exists
 
     def _multiply_line(
         self, tiles: Mapping[MaskedLoad, Buffer], line: Expr, reading: Sequence[tuple[int, Expr, bool]]
     ) -> None:
         w, s, (buffer,), atom = self.w, self.sizes, tiles.values(), toeplitz_atom(self.problem)
         assert atom is not None
-        (tile, own_y, own_x), _ = self._strip(self.lane % STRIPS)
+        (tile, own_z, own_y, own_x), _ = self._strip(self.lane % STRIPS)
         first = own_x * s.tile_w + self.lane // STRIPS * BLOCK_OUTPUTS
         parts = s.near // BLOCK_OUTPUTS
         fragments = w.allocate("fragments", (4 * parts,), buffer.dtype, MemoryScope.REGISTER)
         for part in range(0, parts, 2):
-            source = (tile, own_y * s.tile_h + line, first + part * BLOCK_OUTPUTS)
+            source = (tile, self._first_line(own_z, own_y) + line, first + part * BLOCK_OUTPUTS)
             w.emit(LoadMatrix(fragments, (index(4 * part),), buffer, source, 2 * min(2, parts - part)))
         for (q, row, _), block, step in product(reading, range(s.tile_w // BLOCK_OUTPUTS), range(s.k_steps)):
             d, a = (index(q), index(block), index(0)), (index(4 * (block + 2 * step)),)
@@ -101,13 +102,11 @@ class ToeplitzWriter(PlaneWindowWriter):
         problem, s, column = self.problem, self.sizes, self.problem.width.axis
         width = 1 if column.extent % 2 else 2
         for half, pair in product(range(2), range(0, 2, width)):
-            (tile, own_y, own_x), exists = self._strip(self.lane // 4 + half * 8)
+            (tile, own_z, own_y, own_x), exists = self._strip(self.lane // 4 + half * 8)
             first = own_x * s.tile_w + (block * BLOCK_OUTPUTS + pair) + self.lane % 4 * 2
-            place = (tile, own_y * s.tile_h + q, first)
-            here = self._point_of(tile)
-            here[column.name] = here[column.name] + first
-            if problem.height is not None:
-                here[problem.height.axis.name] = here[problem.height.axis.name] + place[1]
+            row = own_y * s.tile_h + q
+            place = (tile, own_z * s.tile_rows + row, first)
+            here = self._moved(self._point_of(tile), own_z, row, first)
             for stage in problem.outputs:
 
                 def value(v: Expr, element: int = 2 * half + pair) -> Load:

@@ -179,9 +179,10 @@ class WindowPlan(GpuPlan):
 
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
         sizes, workload = self.sizes(columns), self.problem.workload
-        loaded_bytes = sizes.all_threads * sizes.pixels * sizes.vector_width * self.problem.position_bytes
+        pixels = sizes.pixels * prod(a.extent for a in self.problem.unwindowed_axes)
+        loaded_bytes = sizes.all_threads * pixels * sizes.vector_width * self.problem.position_bytes
         stores = len(self.problem.outputs) * sizes.tile_w * sizes.tile_h
-        accesses = len(self.problem.sliding_loads) * sizes.pixels + stores
+        accesses = len(self.problem.sliding_loads) * pixels + stores
         operations = flops(workload) * (self._overhead(sizes) if self.problem.is_large else 1.0)
         traffic = MemoryTraffic(
             blocks=sizes.blocks,

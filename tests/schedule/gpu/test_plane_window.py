@@ -40,6 +40,13 @@ def _line(length: int, kernel: int, **further: Any) -> Workload:
     return workload_of("conv1d", **{**given, "length": length, "kernel": kernel, **further})
 
 
+def _volume(size: tuple[int, int, int], kernel: int, padding: int, channels: int = 4, **further: Any) -> Workload:
+    given = {"batch": 2, "channels": channels, "groups": channels, "filters": channels, "dtype": "float16"}
+    given |= {"depth": size[0], "height": size[1], "width": size[2], "padding": padding}
+    given |= {f"kernel_{side}": kernel for side in "dhw"}
+    return workload_of("conv3d", **{**given, **further})
+
+
 def _two_images() -> Workload:
     """The greatest products of the differences of two images and a weight, and a part of them."""
     a, b, w = (te.placeholder(s, "float32", n) for n, s in (("A", (6, 10, 17)), ("B", (6, 10, 18)), ("W", (6, 4, 3))))
@@ -70,6 +77,11 @@ CASES: Mapping[str, Callable[[], Workload]] = {
     "many points": lambda: _depthwise((15, 16), 11, 5),
     "many points, strided": lambda: _depthwise((21, 13), 9, 4, stride=2, dtype="float32"),
     "long line": lambda: _line(200, 71),
+    "volume": lambda: _volume((4, 8, 16), 3, 1),
+    "odd volume": lambda: _volume((6, 7, 11), 3, 1, bias=True, filters=8),
+    "strided volume": lambda: _volume((9, 9, 12), 3, 1, stride=2, dtype="float32"),
+    "many planes": lambda: _volume((6, 9, 16), 5, 2),
+    "planes alone": lambda: _volume((6, 6, 16), 3, 0, kernel_h=1, kernel_w=1),
 }
 
 
@@ -87,6 +99,7 @@ def test_what_it_leaves_to_others() -> None:
         _depthwise((16, 16), 3, 1, groups=1, channels=1, filters=16),  # a product of patches and filters
         _depthwise((16, 16), 2, 0, stride=2),  # windows share nothing
         _line(300, 127, dtype="float32"),  # more positions than registers hold
+        _volume((4, 8, 8), 3, 1, layout="NDHWC"),
         workload_of("matmul", m=64, n=64, k=32),
         workload_of("linear", rows=8, inputs=64, outputs=64),
     ):
@@ -131,6 +144,10 @@ MULTIPLIED = (
     "causal",
     "many points",
     "long line",
+    "volume",
+    "odd volume",
+    "many planes",
+    "planes alone",
 )
 
 
@@ -215,3 +232,14 @@ def test_threads_have_many_outputs_and_fit_their_registers() -> None:
         assert knobs.get("mma", 0) == mma
         resources = compiled(SKETCH, workload, **knobs)
         assert resources.registers <= 168 and resources.spill_bytes == 0
+
+
+@pytest.mark.parametrize(("dtype", "mma"), [("float16", 1), ("float32", 0)])
+def test_a_block_shares_planes_among_neighbouring_planes_of_outputs(dtype: str, mma: int) -> None:
+    """Four planes of outputs or more see half as many planes more, so that little is read from memory again."""
+    workload = _volume((16, 56, 56), 3, 1, channels=64, dtype=dtype)
+    schedule = default_schedule(workload, H200)
+    knobs = dict(schedule.knobs)
+    assert schedule.sketch == SKETCH.name and knobs.get("mma", 0) == mma and int(knobs["tile_d"]) >= 4
+    resources = compiled(SKETCH, workload, **knobs)
+    assert resources.registers <= 168 and resources.spill_bytes == 0
