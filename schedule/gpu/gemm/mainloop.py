@@ -314,18 +314,23 @@ def can_use_wgmma(gemm: Gemm) -> bool:
         return False
     if gemm.window is not None and (pair_count(gemm) > 1 or promoted_k_atoms(gemm) > 0):
         return False
-    if not (_can_load(a, "m") if gemm.window is None else can_load_im2col(a, gemm.window, atom)):
+    if not (_can_load(gemm, a, "m") if gemm.window is None else can_load_im2col(a, gemm.window, atom)):
         return False
-    if any(b is None or (gemm.others and b.dtype != a.dtype) or not _can_load(b, "n") for b in all_b):
+    if any(b is None or (gemm.others and b.dtype != a.dtype) or not _can_load(gemm, b, "n") for b in all_b):
         return False
     same_way = len({operand_view(b).indices[-1] == Var("k") for b in all_b if b is not None}) == 1
     accumulators = (gemm.accumulator, *(o.accumulator for o in gemm.others))
     return same_way and all(accumulator.dtype == atom.accumulator for accumulator in accumulators)
 
 
-def _can_load(load: Load, axis: str) -> bool:
-    """Return whether ``k`` and ``axis`` are two indices of the load, one of them the last, as TMA sees it."""
-    load = operand_view(load)
+def _can_load(gemm: Gemm, load: Load, axis: str) -> bool:
+    """Return whether ``k`` and ``axis`` are two indices of the load, one of them the last, as TMA sees it. Rows of a
+    batch that overlap are no dimension there."""
+    load, axes = operand_view(load), (gemm.m, gemm.n, gemm.k)
+    extents: dict[Expr, int] = {Var(a.name): a.extent for a in axes}
+    places = zip(load.indices, load.buffer.shape, strict=True)
+    if gemm.window is None and any(extents.get(i, 0) > n for i, n in places):
+        return False
     if not 2 <= len(load.buffer.shape) <= 5 or load.indices[-1] not in (Var("k"), Var(axis)):
         return False
     plain = [i for i in load.indices if i in (Var("k"), Var(axis))]

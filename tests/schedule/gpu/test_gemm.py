@@ -25,6 +25,7 @@ from tilewright.schedule.gpu.gemm.stream_k import StreamK
 from tilewright.schedule.gpu.peaks import gpu_peaks
 from tilewright.te import build as te
 from tilewright.te.data import random_inputs
+from tilewright.te.parse import parse_workload
 from tilewright.te.reference import reference
 from tilewright.te.tolerance import tolerance
 from tilewright.te.workload import Workload
@@ -363,6 +364,18 @@ def test_what_it_leaves_to_others() -> None:
     assert not taken(m=64)  # a skinny product
     assert taken(k=60) and taken(n=65) and taken(n=65, transpose_b=True)  # rows between multiples of 16 bytes too
     assert not SKETCH.matches(LARGE, Target("cuda", "sm_80", (), threads=108, vector_bytes=16))
+
+
+def test_rows_of_a_batch_that_overlap_are_no_dimension_for_tma() -> None:
+    """Each product of the batch has ``rows`` lines of 16 rows of B, and begins two lines after the one before."""
+
+    def batch(rows: int) -> Workload:
+        text = "A: float16[32, 80, 128]\nB: float16[72, 16, 128]\nC[p, m, i < {}, j < 16] = "
+        return parse_workload(
+            text.format(rows) + "sum over k < 128 of float32(A[p, m, k]) * float32(B[2 * p + i, j, k])"
+        )
+
+    assert SKETCH.matches(batch(2), H200) and not SKETCH.matches(batch(10), H200)
 
 
 @pytest.mark.parametrize(
