@@ -34,11 +34,12 @@ from ..te.narrow_floats import cast_outside
 from ..te.softmax_chunks import softmax_chunk_steps
 from ..te.steps import run_of, step_of
 from ..te.workload import Axis, Reducer, Stage, Workload
+from .pixel_blocks import with_pixel_blocks
 from .step_chain import Decomposer
 from .tile.delinearize import axis_indices
 
-_GATHERED = "gathered"
-"""Names of tensors that are copied from loaded indices begin so."""
+STAGES, JOINED_AXES, GATHERED, WIDENED, PIXEL_BLOCKS = "stages", "joined_axes", "gathered", "widened", "pixel_blocks"
+"""The names of decompositions. Names of tensors that are copied from loaded indices begin with ``gathered``."""
 _ROW_ALIGNMENT_BYTES = 16
 """Rows of tensors that are multiplied begin at multiples of so many bytes, where axes are joined: TMA wants that."""
 
@@ -51,16 +52,16 @@ def decompositions(workload: Workload, has_class: Callable[[Workload], bool]) ->
     found: dict[str, tuple[Workload, ...]] = {}
     whole = inline_stages(workload)
     variants = (
-        ("stages", whole),
-        ("joined_axes", whole),
-        ("gathered", _with_gathers(whole)),
-        ("widened", _with_widened_inputs(whole)),
+        (STAGES, whole),
+        (JOINED_AXES, whole),
+        (GATHERED, _with_gathers(whole)),
+        (WIDENED, _with_widened_inputs(whole)),
     )
     for name, given in variants:
         if given is None:
             continue
         try:
-            steps = _stage_steps(given, has_class, name == "joined_axes")
+            steps = _stage_steps(given, has_class, name)
         except InvalidWorkload:  # an intermediate beyond the limits of tensors
             continue
         if len(steps) > 1 and steps not in found.values():
@@ -77,7 +78,22 @@ def pairwise_decompositions(
     total, *rest = inline_stages(workload).stages
     if any(s.reducer is not None for s in rest) or next(_pairs(total, set()), None) is None:
         return []
-    return [(name, steps) for name, steps in decompositions(workload, has_class) if name == "stages"]
+    return [(name, steps) for name, steps in decompositions(workload, has_class) if name == STAGES]
+
+
+def correlation_decompositions(
+    workload: Workload, has_class: Callable[[Workload], bool]
+) -> list[tuple[str, tuple[Workload, ...]]]:
+    """Return the decomposition of a correlation of neighbouring pixels, if a workload is one. What is multiplied is
+    copied first, each block for itself, since matrix units multiply whole rows."""
+    given = with_pixel_blocks(workload)
+    if given is None:
+        return []
+    try:
+        steps = _stage_steps(given, has_class, PIXEL_BLOCKS)
+    except InvalidWorkload:  # an intermediate beyond the limits of tensors
+        return []
+    return [(PIXEL_BLOCKS, steps)] if all(map(has_class, steps)) else []
 
 
 def cpu_decompositions(
@@ -89,19 +105,20 @@ def cpu_decompositions(
     return [*found, *softmax_chunk_steps(workload)]
 
 
-def _stage_steps(workload: Workload, has_class: Callable[[Workload], bool], joined: bool) -> tuple[Workload, ...]:
-    """Return the stages in their order, as few steps as there are runs of stages that a class takes."""
+def _stage_steps(workload: Workload, has_class: Callable[[Workload], bool], form: str) -> tuple[Workload, ...]:
+    """Return the stages in their order, as few steps as there are runs of stages that a class takes. ``form``: the name
+    of the decomposition. Blocks of pixels have a step for each stage."""
     taken = {b.name for b in workload.inputs} | {s.name for s in workload.stages}
     taken |= {a.name for s in workload.stages for a in (*s.axes, *s.reduce_axes)}
-    stages = [part for stage in workload.stages for part in _in_parts(workload, stage, has_class, taken, joined)]
+    stages = [part for stage in workload.stages for part in _in_parts(workload, stage, has_class, taken, form)]
     steps: list[Workload] = []
     begin = 0
     while begin < len(stages):
         end, step = begin + 1, run_of(workload, stages, begin, begin + 1)
-        for further in range(begin + 2, len(stages) + 1):
-            together = run_of(workload, stages, begin, further)
-            if has_class(together):
-                end, step = further, together
+        for further in range(begin + 2, 0 if form == PIXEL_BLOCKS else len(stages) + 1):
+            longer = run_of(workload, stages, begin, further)
+            if has_class(longer):
+                end, step = further, longer
         steps.append(step)
         begin = end
     return tuple(steps)
@@ -118,10 +135,10 @@ def _with_gathers(workload: Workload) -> Workload | None:
             if not any(loads_of(i) for i in load.indices):
                 return load
             axes = [extents[v.name] for v in dict.fromkeys(e for e in walk(load) if isinstance(e, Var))]
-            own = [Axis(f"{_GATHERED}_{a.extent}_{n}", a.extent) for n, a in enumerate(axes)]
+            own = [Axis(f"{GATHERED}_{a.extent}_{n}", a.extent) for n, a in enumerate(axes)]
             key = substitute(load, {a.name: Var(b.name) for a, b in zip(axes, own, strict=True)})
             if key not in gathers:
-                name = fresh_name(_GATHERED, taken)
+                name = fresh_name(GATHERED, taken)
                 taken.add(name)
                 gathers[key] = Buffer(name, tuple(a.extent for a in axes), load.dtype)
                 stages.append(with_own_axes(Stage(gathers[key], tuple(own), key), taken))
@@ -158,7 +175,7 @@ def _with_widened_inputs(workload: Workload) -> Workload | None:
 
 
 def _in_parts(
-    workload: Workload, stage: Stage, has_class: Callable[[Workload], bool], taken: set[str], joined: bool
+    workload: Workload, stage: Stage, has_class: Callable[[Workload], bool], taken: set[str], form: str
 ) -> Sequence[Stage]:
     """Return the stage, or where it has no class a few that have and are the same together. Their tensors and axes have
     names that are not ``taken``. They are afterwards."""
@@ -174,7 +191,7 @@ def _in_parts(
 
     if have_classes([stage]):
         return [stage]
-    for *first, last in chain(_products(stage, taken, joined), _pairs(stage, taken), _reductions(stage, taken)):
+    for *first, last in chain(_products(stage, taken, form), _pairs(stage, taken), _reductions(stage, taken)):
         parts = [*(with_own_axes(s, taken) for s in first), last]
         if have_classes(parts):
             taken |= {p.name for p in parts}
@@ -199,20 +216,21 @@ def _reductions(stage: Stage, taken: set[str]) -> Iterator[Sequence[Stage]]:
         yield [partial, replace(stage, body=_element(tensor, kept), reduce_axes=outer)]
 
 
-def _products(stage: Stage, taken: set[str], joined: bool) -> Iterator[Sequence[Stage]]:
+def _products(stage: Stage, taken: set[str], form: str) -> Iterator[Sequence[Stage]]:
     """Yield a sum of products of two tensors with one element for each point of their axes: a factor that is anything
-    else is computed first. Casts of such a tensor are left to the product, and then computed as well. ``joined``:
-    whether the axes of the sum become one, which may need copies of tensors that are factors as they are. Where results
-    lie in no order that a product has, they are copied there last."""
+    else is computed first. Casts of such a tensor are left to the product, and then computed as well. With
+    ``joined_axes`` the axes of the sum become one, which may need copies of tensors that are factors as they are. Where
+    results lie in no order that a product has, they are copied there last."""
     found = contraction_of(stage)
     if found is None:
         return
     plain = next(filter(None, map(_plain_load, (found.left, found.right))), None)
     reduced = _in_order_of_load(plain, stage.reduce_axes)
+    joined = form == JOINED_AXES
     if joined and any(a.name not in free_variables(f) for a in reduced for f in (found.left, found.right)):
         return
     for casts in (True, False):
-        computed = _ComputedFactors(stage, reduced, taken, joined)
+        computed = _ComputedFactors(stage, reduced, taken, form)
         factors = list[Expr]()
         left, right = cast_outside(found.left), cast_outside(found.right)
         for factor, other in ((left, right), (right, left)):
@@ -247,7 +265,7 @@ def _pairs(stage: Stage, taken: set[str]) -> Iterator[Sequence[Stage]]:
     if len(factors) != 2 or any(axes <= free_variables(load) for load in loads_of(body)):
         return
     loads = [load for f in factors if (load := _plain_load(f)) is not None]
-    computed = _ComputedFactors(stage, _in_order_of_load(next(iter(loads), None), stage.reduce_axes), taken, False)
+    computed = _ComputedFactors(stage, _in_order_of_load(next(iter(loads), None), stage.reduce_axes), taken, STAGES)
     elements = {f: f if isinstance(f, Load) else computed.load(f) for f in factors}
     if computed.stages:
         yield [*computed.stages, replace(stage, body=_with_elements(body, elements))]
@@ -278,29 +296,35 @@ def _compared_wide(e: Expr) -> Expr:
 
 
 class _ComputedFactors:
-    """Factors of a product that are computed first. ``joined``: all axes of the sum are one in them. Its end is filled
-    with zeros, so that rows begin at multiples of 16 bytes."""
+    """Factors of a product that are computed first. With ``joined_axes`` all axes of the sum are one in them. Its end
+    is filled with zeros, so that rows begin at multiples of 16 bytes."""
 
-    def __init__(self, stage: Stage, reduced: Sequence[Axis], taken: set[str], joined: bool) -> None:
+    def __init__(self, stage: Stage, reduced: Sequence[Axis], taken: set[str], form: str) -> None:
         self.stages: list[Stage] = []
         self.reduced = tuple(reduced)
         self._stage, self._terms = stage, tuple(reduced)
-        self._taken, self._joined = taken, joined
+        self._taken, self._form = taken, form
         self._name = fresh_name("k", taken)
         taken.add(self._name)
 
     def load(self, factor: Expr) -> Load:
         """Return an element of the tensor of a factor."""
-        if self._joined:
+        if self._form == JOINED_AXES:
             factor = self._on_joined_axis(factor)
         kept, inner = self._stage.axes, _largest(loads_of(factor))
-        last = inner is not None and inner.indices[-1] in [Var(a.name) for a in kept] and not self._joined
+        last = inner is not None and self._form != JOINED_AXES and self._is_of_results(inner.indices[-1])
         axes = (*self.reduced, *kept) if last else (*kept, *self.reduced)  # neighbours stay neighbours
         own = tuple(a for a in axes if a.name in free_variables(factor))
         name = fresh_name("factor", {*self._taken, *(s.name for s in self.stages)})
         tensor = Buffer(name, tuple(a.extent for a in own), factor.dtype)
         self.stages.append(Stage(tensor, own, factor))
         return _element(tensor, own)
+
+    def _is_of_results(self, i: Expr) -> bool:
+        """Return whether an index runs along the results, not along the sum."""
+        if self._form == PIXEL_BLOCKS:
+            return free_variables(i).isdisjoint(a.name for a in self._terms)
+        return i in [Var(a.name) for a in self._stage.axes]
 
     def _on_joined_axis(self, factor: Expr) -> Expr:
         count = prod(a.extent for a in self._terms)
@@ -357,5 +381,13 @@ PAIRWISE = replace(
     steps=pairwise_decompositions,
     takes="pairwise reductions of casts or functions of elements, such as distances of 16-bit floats",
     generic=False,
+)
+CORRELATION = replace(
+    DECOMPOSED,
+    steps=correlation_decompositions,
+    meaning="what the workload is decomposed into: with `pixel_blocks` products of blocks of pixels",
+    takes="sums of products of pixels and displaced pixels, such as the cost volume of optical flow",
+    generic=False,
+    beside_classes=True,
 )
 CPU_DECOMPOSED = replace(DECOMPOSED, steps=cpu_decompositions)

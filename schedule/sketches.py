@@ -9,7 +9,7 @@ from ..core.target import Target
 from ..te.triton import TritonWorkload
 from ..te.workload import Workload
 from .contraction_chain import CONTRACTIONS
-from .decomposition import CPU_DECOMPOSED, DECOMPOSED, PAIRWISE
+from .decomposition import CORRELATION, CPU_DECOMPOSED, DECOMPOSED, PAIRWISE
 from .gpu.triton import CUDA_TRITON
 from .parallel_split_k import PARALLEL_SPLIT_K
 from .sketch import Sketch
@@ -67,6 +67,7 @@ _CHAINS: Mapping[str, Mapping[str, Decomposer]] = {
     "cuda": {
         "cuda_chain": CONTRACTIONS,
         "cuda_pairwise": PAIRWISE,
+        "cuda_correlation": CORRELATION,
         "cuda_decomposed": DECOMPOSED,
         "cuda_parallel_split_k": PARALLEL_SPLIT_K,
     },

@@ -70,11 +70,11 @@ def _takes_any(sketch: str) -> bool:
 
 @cache
 def _workloads() -> tuple[Workload, ...]:
-    """Large ones, one of each operator, pairwise reductions, and a few random ones."""
+    """Large ones, one of each operator, pairwise reductions, a correlation, and a few random ones."""
     large = [OPERATORS[name].workload(parameters) for name, parameters in LARGE]
     small = [operator.workload(next(iter(operator.cases()))) for operator in OPERATORS.values()]
-    pairwise = [parse_workload(text) for text in PAIRWISE]
-    return (*large, *small, *pairwise, *(random_workload(seed) for seed in range(0, RANDOM_EXPRESSIONS, 10)))
+    expressions = [parse_workload(text) for text in (*PAIRWISE, CORRELATION)]
+    return (*large, *small, *expressions, *(random_workload(seed) for seed in range(0, RANDOM_EXPRESSIONS, 10)))
 
 
 @cache
@@ -369,3 +369,8 @@ PAIRWISE = (
     _ROWS.replace("32[", "16[") + "D[i, j] = sum over k < 131 of abs(float32(A[i, k]) - float32(B[j, k]))",
 )
 """Reductions of functions of two rows."""
+CORRELATION = (
+    "A: float16[16, 16, 32]\nB: float16[18, 18, 32]\n"
+    "O[y, x, v < 3, u < 3] = sum over c < 32 of float32(A[y, x, c]) * float32(B[y + v, x + u, c])"
+)
+"""Products of pixels and displaced pixels."""
