@@ -1,7 +1,7 @@
 """Describes the space of pointwise kernels: knobs, constraints, derived sizes and the prior (sketch
 ``cuda_pointwise``)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import gcd
@@ -10,9 +10,11 @@ import numpy as np
 
 from ....core.schedule import KnobValue
 from ....core.target import Target
-from ....ir.expr import WARP_LANES
+from ....ir.expr import WARP_LANES, Load
+from ....ir.rewrite import loads_of
 from ....ir.stmt import Kernel
 from ....te.cost import flops, minimum_bytes
+from ....te.evaluate import Evaluator
 from ....te.workload import Workload
 from ...problems.pointwise import Pointwise, pointwise_of
 from ...sketch import Peaks
@@ -115,10 +117,26 @@ class PointwisePlan(GpuPlan):
 
     @cached_property
     def _accesses(self) -> Ints:
-        """How often a thread accesses memory to load the vectors of one place, for each width."""
-        return np.array(
-            [sum(self._accesses_of(m, w) for m in self.problem.vector_loads) for w in self._vector_widths()]
-        )
+        """How often a thread accesses memory to load the vectors of one place, for each width. What several outputs
+        read is loaded once, where neither a condition nor a loaded index is in the way."""
+        found, loads = [], self.problem.vector_loads
+        for width in self._vector_widths():
+            each = {m: self._accesses_of(m, width) for m in loads}
+            alone = [m for m, n in each.items() if n == width > 1 and m.mask is None and _is_direct(m.load)]
+            shared = min(sum(each[m] for m in alone), self._elements_of(alone, width))
+            found.append(sum(n for m, n in each.items() if m not in alone) + shared)
+        return np.array(found)
+
+    def _elements_of(self, loads: Sequence[MaskedLoad], width: int) -> int:
+        """Return how many elements such loads read for a vector in the middle of the output."""
+        axes, lane = self.problem.axes, self.problem.lane_axis
+        first = {a.name: a.extent // 2 for a in axes} | {lane.name: lane.extent // width * 3 // 7 * width}
+        place = Evaluator({}, {name: (n, n + (width if name == lane.name else 1)) for name, n in first.items()})
+        elements = set[tuple[object, ...]]()
+        for load in (m.load for m in loads):
+            indices = [np.broadcast_to(place(i).reshape(-1), width) for i in load.indices]
+            elements |= {(load.buffer.name, *at) for at in zip(*(i.tolist() for i in indices), strict=True)}
+        return len(elements)
 
     def _accesses_of(self, masked: MaskedLoad, width: int) -> int:
         """Return in how many accesses a vector is loaded."""
@@ -279,6 +297,11 @@ class PointwisePlan(GpuPlan):
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
         sizes = self.sizes_of(setting)
         return pointwise_kernel(self.problem, sizes, evict_first=setting["evict_first"] == 1)
+
+
+def _is_direct(load: Load) -> bool:
+    """Return whether the indices of a load read no tensor."""
+    return not any(map(loads_of, load.indices))
 
 
 def _plan(workload: Workload, target: Target) -> PointwisePlan | None:

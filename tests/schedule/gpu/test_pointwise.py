@@ -461,3 +461,17 @@ def test_neighbours_from_different_lines_take_longer() -> None:
         assert prior is not None
         least.append(float(prior.min()))
     assert least[1] > 2 * least[0]
+
+
+def test_elements_that_several_outputs_read_are_loaded_once() -> None:
+    """Of the 32 that eight outputs read, 8 are different, and the compiler sees that of most."""
+    taps = [f"float32(X[i, min(max(x // 2 + x % 2 + {k}, 0), 4095)])" for k in (-2, -1, 0, 1)]
+    workload = parse_workload(f"X: float16[4096, 4096]\nY[i, x < 8192] = float16({' + '.join(taps)})")
+    assert int(dict(default_schedule(workload, H200).knobs)["vector_width"]) > 1
+    schedule = schedule_of(SKETCH, workload, vector_width=8, unroll=1, threads=256)
+    sass = sass_of(build_kernel(SKETCH.lower(workload, H200, schedule), H200).code)
+    if sass is not None:
+        assert 8 <= sass.count("LDG") <= 12
+    rows = [f"T[min(max(int64(I[i, {j}]), 0), 63)]" for j in ("j", "63 - j")]
+    gathered = parse_workload(f"T: float16[64]\nI: int32[8192, 64]\nY[i, j] = {' + '.join(rows)}")
+    assert SKETCH.matches(gathered, H200) and len(SKETCH.space(gathered, H200))
