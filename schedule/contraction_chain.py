@@ -10,20 +10,22 @@ An intermediate has the dtype that the sum is kept in. It is legal for float32, 
 bits stay as they are written, since an intermediate would leave their range where the sum does not.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ..core.errors import InvalidWorkload
 from ..ir.buffer import Buffer
 from ..ir.expr import Expr, Load, Var
-from ..ir.rewrite import free_variables, fresh_name
-from ..te.contraction import contraction_of
-from ..te.contraction_path import contraction_paths, path_as_written
+from ..ir.rewrite import free_variables, fresh_name, map_loads
+from ..te.contraction import Contraction, contraction_of
+from ..te.contraction_path import contraction_paths, path_as_written, with_own_axes
 from ..te.inline import inline_stages
 from ..te.steps import step_of
 from ..te.workload import Stage, Workload
 from .step_chain import Decomposer
 
+AS_MATRICES = "as matrices"
+"""Names of paths end so whose products are of matrices."""
 _MOST_STEPS = 4
 """Paths with more steps are left out."""
 
@@ -62,16 +64,73 @@ def _steps_of(workload: Workload) -> list[tuple[str, tuple[Workload, ...]]]:
         return []
     taken = frozenset(b.name for b in inlined.inputs) | {s.name for s in rest}
     taken |= {a.name for s in rest for a in s.axes}
-    found = []
+    found, as_matrices = list[tuple[str, tuple[Workload, ...]]](), list[tuple[str, tuple[Workload, ...]]]()
     for path in contraction_paths(total, taken):
         final = 2 if path.stages[-1].reducer is None else 1  # a product without a sum goes with the sum before it
-        own, last = path.stages[:-final], (*path.stages[-final:], *rest)
-        try:
-            first = [step_of(inlined, path.intermediates, [s], (s.name,)) for s in own]
-            found.append((path.name, (*first, step_of(inlined, path.intermediates, last, inlined.outputs))))
-        except InvalidWorkload:  # an intermediate beyond the limits of tensors
-            continue
-    return [*found, (path_as_written(total), (inlined,))] if found else []
+        in_order = _as_matrices(path.stages, len(path.stages) - final, {*taken, total.name})
+        for done, name, stages in (
+            (found, path.name, path.stages),
+            (as_matrices, f"{path.name} {AS_MATRICES}", in_order),
+        ):
+            own, last = stages[:-final], (*stages[-final:], *rest)
+            made = [s.tensor for s in stages[:-1]]
+            try:
+                first = [step_of(inlined, made, [s], (s.name,)) for s in own]
+                done.append((name, (*first, step_of(inlined, made, last, inlined.outputs))))
+            except InvalidWorkload:  # an intermediate beyond the limits of tensors
+                continue
+    others = [(name, steps) for name, steps in as_matrices if all(steps != own for _, own in found)]
+    return [*found, (path_as_written(total), (inlined,)), *others] if found else []
+
+
+def _as_matrices(stages: Sequence[Stage], count: int, taken: set[str]) -> tuple[Stage, ...]:
+    """Return stages that compute the same, of which the first ``count`` multiply matrices where they multiply: factors
+    whose axes lie in another order are copied first, and results have their rows ahead of their columns, or behind
+    them, so that their last axis stays the last."""
+    found, orders = list[Stage](), dict[Buffer, tuple[Buffer, list[int]]]()
+    taken = taken | {s.name for s in stages}
+
+    def in_new_order(load: Load) -> Load:
+        tensor, order = orders.get(load.buffer, (load.buffer, list(range(len(load.indices)))))
+        return Load(tensor, tuple(load.indices[n] for n in order))
+
+    for number, given in enumerate(stages):
+        stage = replace(given, body=map_loads(given.body, in_new_order))
+        product = contraction_of(stage) if number < count else None
+        if product is not None:
+            *copies, stage = _as_matrix(product, taken)
+            found += copies
+            orders[given.tensor] = stage.tensor, [given.axes.index(a) for a in stage.axes]
+        found.append(stage)
+    return tuple(found)
+
+
+def _as_matrix(product: Contraction, taken: set[str]) -> list[Stage]:
+    """Return the copies of its factors that a product of matrices needs, and that product. The tensors have names that
+    are not ``taken``, and are afterwards."""
+    total, found, copies = product.stage, list[Stage](), dict[Expr, Load]()
+    axes = {a.name: a for a in (*total.axes, *total.reduce_axes)}
+    for factor, own in ((product.left, product.rows), (product.right, product.columns)):
+        if order := _order_of_matrix(factor, product.batch, own, product.shared):
+            kept = tuple(axes[n] for n in order)
+            copy = Buffer(fresh_name(f"{total.name}_factor", taken), tuple(a.extent for a in kept), factor.dtype)
+            copies[factor] = Load(copy, tuple(Var(n) for n in order))
+            found.append(with_own_axes(Stage(copy, kept, factor), taken))
+            taken.add(copy.name)
+    first, second = sorted((product.rows, product.columns), key=lambda own: total.axes[-1].name in own)
+    kept = tuple(axes[n] for n in (*product.batch, *first, *second))
+    tensor = replace(total.tensor, shape=tuple(a.extent for a in kept))
+    body = map_loads(total.body, lambda load: copies.get(load, load))
+    return [*found, replace(total, tensor=tensor, axes=kept, body=body)]
+
+
+def _order_of_matrix(factor: Expr, batch: Sequence[str], own: Sequence[str], shared: Sequence[str]) -> tuple[str, ...]:
+    """Return the order of axes in which a load is one of matrices, where it is one of a tensor in another order; ()
+    elsewhere."""
+    names = tuple(i.name for i in factor.indices if isinstance(i, Var)) if isinstance(factor, Load) else ()
+    orders = ((*batch, *own, *shared), (*batch, *shared, *own))
+    is_other = names not in orders and sorted(names) == sorted(orders[0])
+    return orders[names[-1] in own] if is_other else ()
 
 
 def _with_computed_factors(step: Workload) -> tuple[Workload, ...]:
@@ -104,7 +163,8 @@ def _with_computed_factors(step: Workload) -> tuple[Workload, ...]:
 CONTRACTIONS = Decomposer(
     contraction_steps,
     knob="contraction_path",
-    meaning="the order of contractions: a parenthesis is summed before what is outside of it",
+    meaning="the order of contractions: a parenthesis is summed before what is outside of it; `as matrices`: factors "
+    "whose axes are in another order are copied, and intermediates have rows and columns",
     takes="one sum of products over two axes or more, kept in float32, float64 or integers, that no kernel class takes "
     "as it is written",
 )

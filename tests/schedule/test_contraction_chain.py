@@ -15,6 +15,7 @@ from tilewright.core.policy import SpacePolicy
 from tilewright.core.schedule import Schedule
 from tilewright.core.target import Target
 from tilewright.runtime.devices import host_target
+from tilewright.schedule.contraction_chain import contraction_steps
 from tilewright.schedule.defaults import default_schedule
 from tilewright.schedule.sketches import SKETCHES, sketches_for
 from tilewright.te import build as te
@@ -37,9 +38,10 @@ EQUATIONS = (
     "ijk,il,jb->lbk",
     "ijk,jb,kb->ib",
     "ij,kl,bj->ik",
+    "ob,lbij,oj->loi",
 )
 """A product of three matrices, a vector behind two, bilinear forms, a Tucker form, a product with a Khatri-Rao product,
-and one with outer products."""
+one with outer products, and linear blend skinning."""
 
 
 def _name(target: Target) -> str:
@@ -128,6 +130,20 @@ def test_a_bilinear_form_is_a_product_and_a_reduction_of_rows() -> None:
     workload = OPERATORS["bilinear"].workload({"rows": 64, "first": 256, "second": 256, "outputs": 128})
     chosen = dict(default_schedule(workload, H200).knobs)
     assert (chosen["step_1.sketch"], chosen["step_2.sketch"]) == ("cuda_gemm_simt", "cuda_rowwise")
+
+
+def test_a_factor_in_another_order_is_copied_and_an_intermediate_has_rows_and_columns() -> None:
+    """Linear blend skinning: bones are summed by one product of all vertices and all transforms of all poses."""
+    workload = einsum("vb,nbij,vj->nvi", {"v": 6890, "b": 64, "n": 64, "i": 3, "j": 4})
+    chosen = dict(default_schedule(workload, H200).knobs)
+    assert chosen["contraction_path"] == "(0*1)*2 as matrices" and chosen["step_2.sketch"] == "cuda_gemm_simt"
+    paths = {
+        path: [s.tensor.shape for w in steps for s in w.stages] for path, steps in contraction_steps(workload, bool)
+    }
+    assert paths["(0*1)*2"] == [(64, 6890, 3, 4), (64, 6890, 3)]
+    assert paths["(0*1)*2 as matrices"] == [(64, 64, 3, 4), (6890, 64, 3, 4), (64, 6890, 3)]
+    in_order = contraction_steps(einsum("ij,jk,kl->il", SIZES), bool)
+    assert [path for path, _ in in_order] == ["(0*1)*2", "0*(1*2)", "0*1*2"]
 
 
 @pytest.mark.parametrize("target", [AVX512, H200], ids=["llvm", "cuda"])
