@@ -98,7 +98,7 @@ def _correlation_of(stage: Stage) -> _Correlation | None:
     moves = tuple(w for w in found if w is not None and w.window is not None)
     if None in found or {w.window for w in moves} != set(displacements) or len(moves) != len(displacements):
         return None
-    if not moves or any(w.stride != 1 for w in moves):
+    if not moves:
         return None
     moving = {a for w in moves for a in (w.axis, w.window)}
     batch = tuple(a for a in stage.axes if a not in moving and a.extent > 1)
@@ -126,11 +126,13 @@ def _in_blocks(found: _Correlation, taken: set[str]) -> list[Stage]:
         here: dict[str, Expr] = {a.name: index(0) for a in total.axes if a.extent == 1}
         inside = list[Expr]()
         for move, side, block, place in zip(moves, sides, blocks, places, strict=True):
-            assert move.window is not None
-            position = Var(block.name) * side + Var(place.name)
-            here |= {move.axis.name: position, move.window.name: index(0)}
-            if block.extent * side != move.axis.extent:
-                inside.append(position < (move.positions(move.axis.extent) if places is near else move.axis.extent))
+            first, own_place, whole = Var(block.name) * side, Var(place.name), move.axis.extent % side == 0
+            if places is near:
+                here |= move.at(first, own_place)
+                inside += [] if whole else [first * move.stride + own_place < move.positions(move.axis.extent)]
+            else:
+                here[move.axis.name] = first + own_place
+                inside += [] if whole else [first + own_place < move.axis.extent]
         moved = substitute(factor, here)
         if not inside:
             return moved
@@ -144,7 +146,7 @@ def _in_blocks(found: _Correlation, taken: set[str]) -> list[Stage]:
     for move, side in zip(moves, sides, strict=True):
         assert move.window is not None
         rows.append(Var(move.axis.name) % side)
-        columns.append(rows[-1] + Var(move.window.name) * move.dilation)
+        columns.append(rows[-1] * move.stride + Var(move.window.name) * move.dilation)
     places = (*(Var(a.name) for a in found.batch), *(Var(w.axis.name) // s for w, s in zip(moves, sides, strict=True)))
     taken.add(name)
     return [product_, Stage(total.tensor, total.axes, Load(tensor, (*places, *rows, *columns)))]

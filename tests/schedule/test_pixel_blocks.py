@@ -40,6 +40,8 @@ CASES = {
         A: bfloat16[6, 8, 32]
         B: bfloat16[14, 16, 32]
         O[y, x, v < 5, u < 5] = sum over c < 32 of float32(A[y, x, c]) * float32(B[y + 2 * v, x + 2 * u, c])""",
+    "pixels of a coarser grid": "A: float16[10, 17, 16]\nB: float16[14, 21, 16]\nO[y < 5, x < 9, v < 5, u < 5] = "
+    "sum over c < 16 of float32(A[2 * y, 2 * x, c]) * float32(B[2 * y + v, 2 * x + u, c])",
     "scores in a window": """
         Q: float32[2, 40, 16]
         K: float32[2, 51, 16]
@@ -65,7 +67,7 @@ def test_what_is_no_correlation() -> None:
         "A: float32[8, 16]\nB: float32[8, 16]\nC[i, j < 8] = sum over k < 16 of A[i, k] * B[j, k]",
         "A: float32[64]\nW: float32[3, 4]\nY[x < 62, o < 4] = sum over r < 3 of A[x + r] * W[r, o]",
         "A: float32[8, 16]\nB: float32[8, 16]\nS[i] = sum over k < 16 of A[i, k] * B[i, k]",
-        "A: float32[8, 16]\nB: float32[25, 16]\nS[i, j < 4] = sum over k < 16 of A[i, k] * B[3 * i - j + 3, k]",
+        "A: float32[8, 16]\nB: float32[24, 16]\nS[i, j < 4] = sum over k < 16 of A[i, k] * B[2 * i + 3 * j, k]",
         "A: float32[8, 16]\nB: float32[11, 16]\nS[i, j < 4] = max over k < 16 of A[i, k] * B[i + j, k]",
     ):
         workload = parse_workload(text)
