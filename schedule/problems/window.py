@@ -13,6 +13,8 @@ from .outputs import single_reduction
 from .window_overlap import WindowAxis, WindowReduction, address_forms, window_axis
 
 MAX_WINDOW_POINTS = 64
+MOST_PLANES = 16
+"""A window with so many points in a plane has so many planes at most, such as those of a volume."""
 LARGE_WINDOW = 5
 """Rows of a window from which on all pixels of a thread would take so many registers that few outputs share them."""
 MOST_ROWS_AND_COLUMNS = 16
@@ -55,6 +57,12 @@ class ReduceWindow(WindowReduction):
         return tuple(a for a in self.reduction.reduce_axes if a not in windows)
 
     @property
+    def is_looped(self) -> bool:
+        """Whether a kernel goes through the planes of windows one after the other, since all at once would be long."""
+        planes = prod(a.extent for a in self.unwindowed_axes)
+        return 1 < planes <= MOST_PLANES and planes * self.window_height * self.width.window_points > MAX_WINDOW_POINTS
+
+    @property
     def is_large(self) -> bool:
         return self.window_height >= LARGE_WINDOW
 
@@ -72,8 +80,9 @@ class ReduceWindow(WindowReduction):
 def reduce_window_of(workload: Workload) -> ReduceWindow | None:
     """Return the windows of a workload that is one reduction over at most ``MAX_WINDOW_POINTS`` points and what is
     computed from it at the same point. None for any other workload, for one in which neighbouring outputs share no
-    input, and for windows along the innermost axis. Windows without weights may have more points (see
-    ``MOST_ROWS_AND_COLUMNS``): each row and each column of a tile is reduced by itself."""
+    input, and for windows along the innermost axis. Windows of up to ``MOST_PLANES`` planes may have so many points in
+    each. Windows without weights may have more points (see ``MOST_ROWS_AND_COLUMNS``): each row and each column of a
+    tile is reduced by itself."""
     found = single_reduction(workload)
     if found is None:
         return None
@@ -106,6 +115,8 @@ def reduce_window_of(workload: Workload) -> ReduceWindow | None:
     fixed = tuple(r for r in loads if r not in sliding)
     problem = ReduceWindow(workload, reduction, outputs, sliding, fixed, channel, width, height)
     if prod(a.extent for a in reduction.reduce_axes) <= MAX_WINDOW_POINTS:
+        return problem
+    if problem.is_looped and prod(w.extent for w in windows) <= MAX_WINDOW_POINTS:
         return problem
     alike = len(windows) == 2 and not problem.unwindowed_axes and problem.is_alike(width) and problem.is_alike(height)
     return problem if alike and max(w.extent for w in windows) <= MOST_ROWS_AND_COLUMNS else None

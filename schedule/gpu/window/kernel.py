@@ -24,7 +24,7 @@ from math import prod
 from ....core.dtypes import DType
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import Binary, BinaryOp, Expr, Load, Var, index
-from ....ir.stmt import HardwareAxis, Kernel
+from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ....te.workload import Axis, Stage
 from ...loop_nest.nest import KERNEL_NAME, identity, kernel_of
 from ...problems.window import ReduceWindow
@@ -136,7 +136,8 @@ class _WindowKernelWriter:
             with self._unrolled("q", self.tile_h) as every, self._unrolled("p", self.tile_w) as p, self._lanes() as v:
                 w.store(acc, (every, p, v), identity(self.combine, self.accumulator_dtype))
         with ExitStack() as loops:
-            at = {**start, **{a.name: loops.enter_context(self._unrolled(a.name, a.extent)) for a in unwindowed}}
+            kind = LoopKind.SERIAL if problem.is_looped else LoopKind.UNROLLED
+            at = {**start, **{a.name: loops.enter_context(self._loop(a.name, a.extent, kind)) for a in unwindowed}}
             pixels = self._pixel_registers()
             ahead = int(self.sizes.stages) - 1 if self.sizes.stages else len(consumers)
             lines = list(consumers)
@@ -159,8 +160,11 @@ class _WindowKernelWriter:
         shape = (rows, self.tile_w, self.width)
         return self.w.allocate(f"{name}_acc", shape, self.accumulator_dtype, MemoryScope.REGISTER)
 
+    def _loop(self, name: str, extent: int, kind: LoopKind) -> AbstractContextManager[Var]:
+        return self.w.loop(f"{name}_u", extent, kind)
+
     def _unrolled(self, name: str, extent: int) -> AbstractContextManager[Var]:
-        return self.w.unrolled(f"{name}_u", extent)
+        return self._loop(name, extent, LoopKind.UNROLLED)
 
     def _lanes(self) -> AbstractContextManager[Var]:
         return self.w.vectorized("v", self.width)

@@ -106,11 +106,14 @@ class WindowPlan(GpuPlan):
         positions = problem.width.positions(tile_w)
         rows = problem.height.positions(tile_h) if problem.height is not None else np.ones_like(tile_h)
         held = positions * np.where(stages > 0, np.minimum(stages, rows), rows)
+        one_by_one = problem.unwindowed_axes if problem.is_looped else ()
         filter_bytes = sum(
-            r.load.dtype.bytes * prod(a.extent for a in problem.reduce_axes_of(r)) for r in problem.fixed_loads
+            r.load.dtype.bytes * prod(a.extent for a in problem.reduce_axes_of(r) if a not in one_by_one)
+            for r in problem.fixed_loads
         )
-        # Rows of outputs that are complete are stored at once, so that only those of a window have accumulators.
-        open_rows = np.minimum(tile_h, problem.window_height)
+        # Rows of outputs that are complete are stored at once, so that only those of a window have accumulators, unless
+        # windows have several planes, which come one after the other.
+        open_rows = tile_h if problem.is_looped else np.minimum(tile_h, problem.window_height)
         pairs = (width > 1) & accumulates_pairs(problem)
         accumulator_bytes = np.where(pairs, 2, max(4, problem.reduction.tensor.dtype.bytes)) * tile_w * open_rows
         # Where rows are in a circular buffer, what is loaded takes whole registers, though it is half of one.

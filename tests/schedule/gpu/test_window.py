@@ -34,6 +34,12 @@ def _depthwise(**more: object) -> Workload:
     return workload_of("conv2d", **{**given, **more})
 
 
+def _volume(kernel: int, *, channels: int = 8, **more: object) -> Workload:
+    given: dict[str, object] = dict(batch=1, depth=5, height=9, width=8, padding=kernel // 2, layout="NDHWC", bias=True)
+    given |= {f"kernel_{side}": kernel for side in "dhw"} | dict.fromkeys(("channels", "filters", "groups"), channels)
+    return workload_of("conv3d", **{"dtype": "float16", **given, **more})
+
+
 def _with_epilogue() -> Workload:
     x, w, b = (te.placeholder(s, "float16", n) for n, s in (("X", (7, 6, 8)), ("W", (3, 8)), ("B", (8,))))
     k = te.reduce_axis(3, "k")
@@ -67,6 +73,8 @@ CASES = {
     "depthwise strided": lambda: _depthwise(padding=1, stride=2, dtype="float32"),
     "depthwise dilated": lambda: _depthwise(padding=2, dilation=2, dtype="float16"),
     "rows in a ring": lambda: _depthwise(height=20, kernel_h=5, kernel_w=5, padding=2, stride=1, dtype="float16"),
+    "planes one after the other": lambda: _volume(5),
+    "planes with strides": lambda: _volume(5, stride=2, dtype="float32", channels=4),
     "epilogue": _with_epilogue,
     "several terms": _several_terms,
 }
@@ -104,6 +112,7 @@ def test_what_it_leaves_to_others() -> None:
         channels_first,
         wide,
         weights,
+        _volume(9),  # 81 in each plane
         _depthwise(stride=2, dilation=3, height=20, width=20),  # neither positions nor windows are neighbours
         workload_of("matmul", m=64, n=64, k=32),
         workload_of("reduce", shape=[64, 16, 64], axes=[1]),
