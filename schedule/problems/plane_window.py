@@ -1,5 +1,5 @@
-"""Recognises reductions over windows whose points have weights and whose rows are contiguous in memory, such as
-depthwise convolution with channels first, in a workload."""
+"""Recognises reductions over windows whose points have weights, or that see several planes, and whose rows are
+contiguous in memory, such as depthwise convolution with channels first, in a workload."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -119,7 +119,7 @@ def plane_window_of(workload: Workload) -> PlaneWindow | None:
     """Return the windows of a workload that is one reduction over windows along the innermost axis, or along the two or
     three innermost ones, and what is computed from it at the same point. None for any other workload, for windows that
     span more positions of a row than registers hold, for those of which neighbours share no input, where points of a
-    window have no weights, and for planes of the input with more than ``MOST_FILTERS`` filters."""
+    window of one plane have no weights, and for planes of the input with more than ``MOST_FILTERS`` filters."""
     inlined = inline_stages(workload)
     reductions = [s for s in inlined.stages if s.reducer is not None]
     if len(reductions) != 1 or reductions[0].reducer not in COMBINE:
@@ -134,7 +134,8 @@ def plane_window_of(workload: Workload) -> PlaneWindow | None:
     sliding = tuple(m for m in loads if _free(m) & moving)
     fixed = tuple(m for m in loads if m not in sliding)
     points = {w.window.name for w in found if w.window is not None}
-    if not any(_free(m) & points for m in fixed) or not all(_moves(m, found) for m in sliding):
+    has_weights = any(_free(m) & points for m in fixed)
+    if not (has_weights or len(found) == 3) or not all(_moves(m, found) for m in sliding):
         return None
     outputs = outputs_of_reduction(inlined, reduction)
     if outputs is None:

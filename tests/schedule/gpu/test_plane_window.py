@@ -26,6 +26,7 @@ from tilewright.schedule.gpu.plane_window.kernel import aligned_vectors
 from tilewright.schedule.gpu.plane_window.space import CUDA_PLANE_WINDOW as SKETCH
 from tilewright.schedule.problems.plane_window import plane_window_of
 from tilewright.te import build as te
+from tilewright.te.parse import parse_workload
 from tilewright.te.workload import Workload
 
 
@@ -81,6 +82,11 @@ CASES: Mapping[str, Callable[[], Workload]] = {
     "odd volume": lambda: _volume((6, 7, 11), 3, 1, bias=True, filters=8),
     "strided volume": lambda: _volume((9, 9, 12), 3, 1, stride=2, dtype="float32"),
     "many planes": lambda: _volume((6, 9, 16), 5, 2),
+    "greatest of a volume": lambda: parse_workload(
+        "X: float16[2, 3, 5, 8, 16]\nY[n, c, z < 5, y < 8, x < 16] = max over r < 3, p < 3, q < 3 of select("
+        "z + r >= 1 and z + r < 6 and y + p >= 1 and y + p < 9 and x + q >= 1 and x + q < 17, "
+        "X[n, c, z + r - 1, y + p - 1, x + q - 1], -10000)"
+    ),
     "planes alone": lambda: _volume((6, 6, 16), 3, 0, kernel_h=1, kernel_w=1),
 }
 
