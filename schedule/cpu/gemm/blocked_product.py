@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from math import gcd, prod
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ....core.target import Target
 from ....ir.rewrite import loads_of
@@ -12,8 +13,9 @@ from ...problems.gemm import Gemm, Operand
 from ...space.columns import Bools, Columns, Ints
 from ..arithmetic import ceil_div
 from ..shared_knobs import COLUMNS_INSIDE
+from .direct_convolution import FLATTENED, DirectConvolution
 from .kernel import batch_of
-from .micro_kernel import MicroKernel
+from .micro_kernel import IN_FLIGHT, MicroKernel
 from .packing import NEVER, TASK, WHOLE
 from .pixel_rows import PixelRows
 from .sizes import CpuGemmSizes, gemm_sizes
@@ -33,7 +35,8 @@ class OperandUse:
     ``in_place``, ``per_task`` and ``whole``: when it is packed (never, by each task, before all tasks). ``reuse``: for
     how many multiply-adds a task uses a packed element. ``passes``: how often register tiles read the operand.
     ``sharing``: tasks that read the same part of it. ``rows``: rows that a register tile reads at once where it lies.
-    ``elements``: how many it has when it is packed, those of the batch included.
+    ``elements``: how many it has when it is packed, those of the batch included. ``copies``: how often each of them is
+    among these.
     """
 
     operand: Operand
@@ -44,20 +47,22 @@ class OperandUse:
     passes: Ints
     sharing: Ints
     rows: Ints
-    elements: int
+    elements: Ints
+    copies: Ints
 
 
 @dataclass(frozen=True)
 class BlockedProduct:
     """``constants``: inputs that stay the same from call to call. An operand made of them alone is always packed whole:
     that is done before the first call, and costs none of them anything. ``pixels``: the rows as pixels of images with
-    channels last, where they are some."""
+    channels last, where they are some. ``direct``: the columns as pixels that a window moves over, where they are."""
 
     gemm: Gemm
     target: Target
     micro_kernel: MicroKernel
     constants: frozenset[str] = frozenset()
     pixels: PixelRows | None = None
+    direct: DirectConvolution | None = None
 
     @property
     def batches(self) -> int:
@@ -74,6 +79,31 @@ class BlockedProduct:
     def _a_shared(self) -> int:
         return 1 if self.pixels is None else self.pixels.shared
 
+    def flattened(self, c: Columns) -> Bools:
+        """Return whether rows of pixels are packed without padding, bool[n]."""
+        return np.zeros(len(c), dtype=bool) if self.direct is None else c.flags("image_rows", FLATTENED)
+
+    def padded(self, c: Columns) -> Bools:
+        """Return whether rows of pixels are packed with padding, whose columns are computed, too: bool[n]."""
+        return np.zeros(len(c), dtype=bool) if self.direct is None else ~self.flattened(c)
+
+    def n(self, c: Columns) -> Ints:
+        """Return the columns, with those of the padding, int64[n]."""
+        outputs = self.gemm.n.extent
+        return np.where(self.padded(c), outputs if self.direct is None else self.direct.padded_columns, outputs)
+
+    def _k_shared(self, c: Columns) -> Ints:
+        if self.direct is None:
+            return np.ones(len(c), dtype=np.int64)
+        return np.where(self.padded(c), self.direct.positions, self.direct.positions_across)
+
+    def slowdown(self, s: CpuGemmSizes[Ints]) -> NDArray[np.float64]:
+        """Return how much longer the panels of a task take than their multiply-adds at the peak rate, float64[n]."""
+        kernel, narrow = self.micro_kernel, s.last_vectors < s.vectors
+        whole, last = kernel.slowdown(s.mr, s.vectors), kernel.slowdown(s.mr, s.last_vectors, IN_FLIGHT)
+        slower: NDArray[np.float64] = whole + np.where(narrow, s.last_vectors * kernel.lanes / s.nc * (last - whole), 0)
+        return slower
+
     def sizes(self, c: Columns) -> CpuGemmSizes[Ints]:
         """Return the sizes that settings imply."""
         return gemm_sizes(
@@ -85,7 +115,9 @@ class BlockedProduct:
             n_blocks=c.ints("n_blocks"),
             kc=c.ints("kc"),
             element_bytes=self.micro_kernel.packed_bytes,
-            k_shared=self.micro_kernel.k_shared,
+            n=self.n(c),
+            k_shared=self._k_shared(c),
+            narrow=self.flattened(c),
             m_tiles=self.m_tiles(c.ints("mr")),
             a_shared=self._a_shared,
         )
@@ -99,22 +131,24 @@ class BlockedProduct:
                 in_place=c.flags("pack_a", NEVER),
                 per_task=c.flags("pack_a", TASK),
                 whole=c.flags("pack_a", WHOLE),
-                reuse=s.nc_panels * s.nr * self._a_shared,
+                reuse=s.nc * self._a_shared,
                 passes=s.n_panels,
                 sharing=c.ints("n_blocks"),
                 rows=s.mr,
-                elements=self._elements(p.a, p.m) // self._a_shared,
+                elements=np.asarray(self._elements(p.a, p.m) // self._a_shared),
+                copies=np.ones(len(c), dtype=np.int64),
             ),
             OperandUse(
                 operand=p.b,
                 in_place=c.flags("pack_b", NEVER),
                 per_task=c.flags("pack_b", TASK),
                 whole=c.flags("pack_b", WHOLE),
-                reuse=s.mc_tiles * s.mr * self.micro_kernel.k_shared,
+                reuse=s.mc_tiles * s.mr * s.k_shared,
                 passes=s.m_tiles,
                 sharing=c.ints("m_blocks"),
                 rows=s.kc,
-                elements=self._elements(p.b, p.n) // self.micro_kernel.k_shared,
+                elements=s.n * self._elements(p.b) // s.k_shared,
+                copies=np.where(self.flattened(c), 1 if self.direct is None else self.direct.positions_along, 1),
             ),
         )
 
@@ -146,5 +180,5 @@ class BlockedProduct:
         scattered: Bools = use.in_place & (use.rows * gcd(pitch, PAGE_BYTES) > WAYS * PAGE_BYTES)
         return scattered
 
-    def _elements(self, operand: Operand, own: Axis) -> int:
-        return prod(a.extent for a in (own, self.gemm.k, *batch_of(operand, self.gemm)))
+    def _elements(self, operand: Operand, *own: Axis) -> int:
+        return prod(a.extent for a in (*own, self.gemm.k, *batch_of(operand, self.gemm)))

@@ -1,16 +1,26 @@
 """Writes blocked convolutions whose windows move pixel by pixel (``problems.convolution.SlidingWindow``).
 
-Each task packs the rows of the padded image that its columns see, once for each channel, and the micro-kernel reads the
-operands of all positions of a window out of them. Im2col would copy each pixel once for each position.
+Each task packs the rows of the image that its columns see, and the micro-kernel reads the operands of all positions of
+a window out of them. Im2col would copy each pixel once for each position. There are two ways to pack:
+
+    padded      padded rows, once for each channel. Each position of a window is another begin in them. Pixels in the
+                padding between two rows are columns, too, which are computed and thrown away.
+    flattened   what one position of a window along the rows sees of them, once for each channel and such position, as
+                wide as the outputs are. Rows lie behind one another without a gap, so that all columns are outputs. A
+                position across the rows is another begin.
+
+Of flattened rows tasks have even numbers of vectors, and the last panel of a task is as narrow as that asks for.
 """
 
 from collections.abc import Mapping
 from contextlib import ExitStack
+from copy import copy
 from dataclasses import dataclass, replace
 from math import prod
 
 from ....ir.buffer import Buffer
-from ....ir.expr import Broadcast, Compare, CompareOp, Expr, Load, Ramp, index, logical_and
+from ....ir.expr import Broadcast, Compare, CompareOp, Expr, Load, Ramp, Var, index, logical_and
+from ....ir.rewrite import substitute
 from ....ir.stmt import Kernel, LoopKind
 from ....te.workload import Axis
 from ...problems.convolution import CHANNEL, PIXEL, ROW, ConvolutionColumns, SlidingWindow
@@ -18,33 +28,64 @@ from ...problems.gemm import Gemm
 from ...tile.delinearize import delinearize
 from .im2col import Im2colOperand, Im2colPanel, PackedImages, fields_of
 from .kernel import BlockedGemmWriter, CpuGemmSetting, OutputVector, RegisterTile
-from .packing import OperandPanel, lanes_below
+from .packing import OperandPanel, below, lanes_below
+
+PADDED, FLATTENED = "padded", "flattened"
 
 
-def with_padded_columns(p: Gemm, columns: ConvolutionColumns, window: SlidingWindow) -> Gemm:
-    """``p`` with the pixels of all padded rows as columns. Those in the padding between two rows are computed, too."""
-    return replace(p, n=Axis(p.n.name, (columns.rows - 1) * window.padded_width + columns.width))
+@dataclass(frozen=True, slots=True)
+class DirectConvolution:
+    """``columns`` of a product whose ``window`` moves pixel by pixel."""
+
+    columns: ConvolutionColumns
+    window: SlidingWindow
+
+    @property
+    def positions(self) -> int:
+        """Positions of the window, which one pixel of padded rows serves."""
+        return prod(self.window.extents)
+
+    @property
+    def extents_along(self) -> tuple[int, ...]:
+        """The extents of the window along the rows of pixels."""
+        return tuple(n for n, pixels in zip(self.window.extents, self.window.pixel_steps, strict=True) if pixels)
+
+    @property
+    def positions_along(self) -> int:
+        """Positions along the rows, for each of which flattened rows have a copy."""
+        return prod(self.extents_along)
+
+    @property
+    def positions_across(self) -> int:
+        """Positions across the rows, which one pixel of flattened rows serves."""
+        return self.positions // self.positions_along
+
+    @property
+    def padded_columns(self) -> int:
+        """How many columns the pixels of all padded rows are."""
+        return (self.columns.rows - 1) * self.window.padded_width + self.columns.width
 
 
-def lower_direct_convolution(
-    p: Gemm, name: str, setting: CpuGemmSetting, columns: ConvolutionColumns, window: SlidingWindow
-) -> Kernel:
-    """Return the kernel of one setting for ``p`` as ``with_padded_columns`` gives it; each task packs the image. ``kc``
-    is a multiple of the positions of a window. A padded row has as many pixels as a vector has lanes, or more."""
-    return DirectConvolutionWriter(p, setting, columns, window).kernel(name)
+def lower_direct_convolution(p: Gemm, name: str, setting: CpuGemmSetting, direct: DirectConvolution) -> Kernel:
+    """Return the kernel of one setting; each task packs the image. ``kc`` is a multiple of the positions of a window.
+    A padded row has as many pixels as a vector has lanes, or more."""
+    if setting.flattened:
+        return FlattenedConvolutionWriter(p, setting, direct).kernel(name)
+    return PaddedConvolutionWriter(p, setting, direct).kernel(name)
 
 
 class DirectConvolutionWriter(BlockedGemmWriter):
     """Steps of ``k`` are loops over channels and over the positions of a window, the last of them unrolled."""
 
-    def __init__(self, p: Gemm, s: CpuGemmSetting, columns: ConvolutionColumns, window: SlidingWindow) -> None:
+    def __init__(
+        self, p: Gemm, s: CpuGemmSetting, direct: DirectConvolution, body: Expr, steps: int, width: int
+    ) -> None:
+        """``body`` and ``steps``: of the packed images, as in ``PackedImages``; their rows are ``width`` pixels."""
         super().__init__(p, s, taken=(ROW, PIXEL, CHANNEL))
-        positions = prod(window.extents)
-        rows, halo = columns.rows + window.halo_rows, window.halo_rows
-        channels = p.k.extent // positions
-        images = PackedImages(window.body, CHANNEL, channels, positions, rows, window.padded_width, halo)
+        columns, window = direct.columns, direct.window
+        rows = columns.rows + window.halo_rows
+        images = PackedImages(body, CHANNEL, p.k.extent // steps, steps, rows, width, window.halo_rows)
         self.b = WindowOperand(**fields_of(self.b), images=images, window=window)
-        self.accumulating_output = None  # neighbouring columns are not always neighbouring outputs
         self.minimal_passes = True  # much code, which LLVM makes no faster
         self.columns, self.window = columns, window
 
@@ -56,6 +97,15 @@ class DirectConvolutionWriter(BlockedGemmWriter):
                 kind = LoopKind.UNROLLED if n == len(extents) else LoopKind.SERIAL
                 step = step * extent + loops.enter_context(w.loop("position", extent, kind))
             self.rank_update(accumulators, t, step)
+
+
+class PaddedConvolutionWriter(DirectConvolutionWriter):
+    """The columns of the product are the pixels of padded rows."""
+
+    def __init__(self, p: Gemm, s: CpuGemmSetting, direct: DirectConvolution) -> None:
+        p, window = replace(p, n=Axis(p.n.name, direct.padded_columns)), direct.window
+        super().__init__(p, s, direct, window.body, direct.positions, window.padded_width)
+        self.accumulating_output = None  # neighbouring columns are not always neighbouring outputs
 
     def output_vectors(self, t: RegisterTile, vector: Expr) -> tuple[OutputVector, ...]:
         """Return the outputs in the row of a vector's first lane, and those in the next row."""
@@ -69,31 +119,75 @@ class DirectConvolutionWriter(BlockedGemmWriter):
         return own_row, OutputVector(first - (padded - width), reaches, next_row)
 
 
+class FlattenedConvolutionWriter(DirectConvolutionWriter):
+    """The columns of the product are outputs. Those of the right operand are cut into single vectors, of which a
+    register tile takes several."""
+
+    def __init__(self, p: Gemm, s: CpuGemmSetting, direct: DirectConvolution) -> None:
+        channel, *digits = delinearize(Var(CHANNEL), (p.k.extent // direct.positions, *direct.extents_along))
+        steps = [pixels for pixels in direct.window.pixel_steps if pixels]
+        pixel = sum((n * step for n, step in zip(digits, steps, strict=True)), Var(PIXEL))
+        body = substitute(direct.window.body, {CHANNEL: channel, PIXEL: pixel})
+        super().__init__(p, s, direct, body, direct.positions_across, direct.columns.width)
+        self.b = replace(self.b, size=s.lanes)
+        self.b_task_panels = (s.panels - 1) * s.vectors + s.last_vectors
+
+    def register_tiles(
+        self, packed: Mapping[str, Buffer], batch: Mapping[str, Expr], k_block: Expr, task: tuple[Expr, Expr]
+    ) -> None:
+        w, s, (m_task, n_task) = self.w, self.s, task
+        narrow = int(s.last_vectors < s.vectors)
+        whole = s.panels - narrow
+        for vectors, before, panels in ((s.vectors, 0, whole), (s.last_vectors, whole, narrow)):
+            if not panels:
+                continue
+            writer = copy(self)
+            writer.s = replace(s, vectors=vectors)
+            with w.loop("panel", panels) as j:
+                first, number = n_task * self.b_task_panels, (before + j) * s.vectors
+                with w.when(below(first + number, self.b.panels, self.b_task_panels)):
+                    b = self.b.panel(packed["n"], batch, first, number, k_block)
+                    with self.each("tile", self.a, m_task, s.tiles) as i:
+                        a = self.a.panel(packed.get("m"), batch, m_task * s.tiles, i, k_block)
+                        indices = (i, before + j)
+                        writer.register_tile(RegisterTile(batch, k_block, indices, a.first, b.first, a, b))
+
+    def column_mask(self, t: RegisterTile, vector: Expr) -> Expr | None:
+        lanes, extent = self.s.lanes, self.p.n.extent
+        whole = extent % lanes == 0 and self.b.panels % self.b_task_panels == 0
+        return None if whole else lanes_below(t.column + vector * lanes, extent, lanes)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowOperand(Im2colOperand):
-    """The right operand, packed as one image for each channel."""
+    """The right operand, packed as ``images`` says."""
 
     window: SlidingWindow
 
     def panel(self, buffer: Buffer | None, at: Mapping[str, Expr], first: Expr, j: Expr, k_block: Expr) -> OperandPanel:
         plain = super(WindowOperand, self).panel(buffer, at, first, j, k_block)
-        return WindowPanel(**fields_of(plain), window=self.window)
+        return WindowPanel(**fields_of(plain), window=self.window, images=self.images)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowPanel(Im2colPanel):
-    """A step of ``k`` is a channel and a position of the window, which moves the pixels that are read."""
+    """A step of ``k`` is a channel and a position of the window, which chooses an image or moves the pixels that are
+    read."""
 
     window: SlidingWindow
+    images: PackedImages
 
     def vector(self, own: Expr, k: Expr) -> Expr:
         assert self.buffer is not None
-        window = self.window
-        channel, *position = delinearize(k, (self.of.kc, *window.extents))
+        window, flattened = self.window, self.images.steps < prod(self.window.extents)
+        image, *position = delinearize(k, (self.of.kc, *window.extents))
         pixel = self.shift + own
-        for n, rows, pixels in zip(position, window.row_steps, window.pixel_steps, strict=True):
-            pixel = pixel + n * (rows * window.padded_width + pixels)
-        return Load(self.buffer, (channel, Ramp(pixel, 1, self.of.lanes)))
+        for n, extent, rows, pixels in zip(position, window.extents, window.row_steps, window.pixel_steps, strict=True):
+            if flattened and pixels:
+                image = image * extent + n
+            else:
+                pixel = pixel + n * (rows * self.images.width + pixels)
+        return Load(self.buffer, (image, Ramp(pixel, 1, self.of.lanes)))
 
 
 def _less(a: Expr, b: Expr) -> Expr:

@@ -7,7 +7,6 @@ gain from blocks is left to the generic sketch, and what matrix tiles can multip
 """
 
 from functools import partial
-from math import prod
 
 from ....core.dtypes import float32, float64
 from ....core.target import Target
@@ -20,7 +19,7 @@ from ...tile_sketch import TileSketch
 from ..limits import vector_registers
 from ..peaks import CpuPeaks
 from .blocked_product import BlockedProduct
-from .direct_convolution import lower_direct_convolution, with_padded_columns
+from .direct_convolution import DirectConvolution, lower_direct_convolution
 from .dot_kernel import atom_for
 from .dot_products import CPU_GEMM_AMX, CPU_GEMM_DOT
 from .im2col import lower_im2col
@@ -62,14 +61,12 @@ def _plan(workload: Workload, target: Target) -> CpuGemmPlan | None:
         return None
     dtype, registers = p.accumulator.dtype, vector_registers(target)
     lanes = max(1, target.vector_bytes // dtype.bytes)
-    window = None if columns is None else columns.window
-    if window is not None and window.padded_width < lanes:
-        window = None
     lower = lower_fma if columns is None else partial(lower_im2col, columns=columns)
-    if columns is not None and window is not None:
-        p = with_padded_columns(p, columns, window)
-        lower = partial(lower_direct_convolution, columns=columns, window=window)
-    positions = 1 if window is None else prod(window.extents)
+    direct = None
+    if columns is not None and columns.window is not None and columns.window.padded_width >= lanes:
+        direct = DirectConvolution(columns, columns.window)
+        lower = partial(lower_direct_convolution, direct=direct)
+    k_step = 1 if direct is None else direct.positions
     if pixels is not None:
         lower = partial(lower_pixel_rows, rows=pixels)
 
@@ -84,19 +81,18 @@ def _plan(workload: Workload, target: Target) -> CpuGemmPlan | None:
         register_rows=1,
         busy=registers // 2,
         k_group=1,
-        k_step=positions if pixels is None else pixels.depth,
-        k_shared=positions,
+        k_step=k_step if pixels is None else pixels.depth,
         packed_bytes=dtype.bytes,
         a_in_place=_is_plain(p.a) if pixels is None else pixels.is_inside,
         b_in_place=columns is None and pixels is None and _is_plain(p.b) and p.b.row == 1,
         a_whole=pixels is None,
         b_whole=columns is None,
-        sums_in_output=window is None,
+        sums_in_output=True,
         memory_knobs=False,
         flops=flops,
         lower=lower,
     )
-    product = BlockedProduct(p, target, kernel, workload.constants, pixels)
+    product = BlockedProduct(p, target, kernel, workload.constants, pixels, direct)
     return CpuGemmPlan(product) if is_large(p, kernel) else None
 
 

@@ -43,7 +43,8 @@ class CpuGemmSetting:
     ``panels`` along ``n``, and goes through ``k`` in blocks of ``kc``. ``pack_a``, ``pack_b``: when the operands are
     packed (see ``packing``). ``order``: with ``COLUMNS_INSIDE`` the register tiles of a row of C follow one another, so
     that B stays in the cache while A goes by; else those of a panel do. ``non_temporal``: whether outputs are stored
-    past the caches."""
+    past the caches. ``flattened``: whether the pixels of a convolution are packed without the padding of their rows
+    (``direct_convolution``); the last panel of a task then has ``last_vectors`` vectors."""
 
     mr: int
     vectors: int
@@ -55,6 +56,8 @@ class CpuGemmSetting:
     pack_b: str
     order: str = ROWS_INSIDE
     non_temporal: bool = False
+    flattened: bool = False
+    last_vectors: int = 0
 
     @property
     def nr(self) -> int:
@@ -114,6 +117,7 @@ class BlockedGemmWriter:
         together = (self.a.panels - 1) % s.tiles > 0  # else two tasks would write what panels have in common
         if s.pack_a == NEVER and p.m.extent % s.mr and together and not waits:
             self.a = replace(self.a, overlaps=True)
+        self.b_task_panels = s.panels
         self.partial_sums: Buffer | None = None
         self.store_lanes = s.lanes  # columns of an output that are stored at once
         self.minimal_passes = p.n.extent % s.nr == 0  # LLVM places masks beside many accumulators better
@@ -123,11 +127,11 @@ class BlockedGemmWriter:
         p, s, w, a, b = self.p, self.s, self.w, self.a, self.b
         packed = {o.axis.name: o.pack_whole(w, f"{o.axis.name}_packed") for o in (a, b) if o.packing == WHOLE}
         workspace = tuple(packed.values())
-        extents = (*(x.extent for x in p.batch), -(-a.panels // s.tiles), -(-b.panels // s.panels))
+        extents = (*(x.extent for x in p.batch), -(-a.panels // s.tiles), -(-b.panels // self.b_task_panels))
         with w.loop("task", prod(extents), LoopKind.PARALLEL) as task:
             *outer, m_task, n_task = delinearize(task, extents)
             batch = dict(zip((x.name for x in p.batch), outer, strict=True))
-            blocks = ((a, m_task * s.tiles, s.tiles), (b, n_task * s.panels, s.panels))
+            blocks = ((a, m_task * s.tiles, s.tiles), (b, n_task * self.b_task_panels, self.b_task_panels))
             for operand, _, count in blocks:
                 if operand.packing == TASK:
                     axis = operand.axis.name

@@ -16,6 +16,10 @@ LOAD_COST = 1 / 4
 """What a load costs beside multiply-adds, in multiply-adds. Loads run on ports of their own. Register tiles in the
 first-level cache of an Intel Xeon reached 0.90 to 0.98 of the peak, with 0.63 to 0.44 loads for each."""
 
+IN_FLIGHT = 8
+"""Multiply-adds that a core has begun and not ended, at most: each of two units begins one in a cycle, which takes four
+cycles. One narrow panel of a task waits for no more; those of 4 to 16 accumulators took the same on an AMD EPYC."""
+
 
 @dataclass(frozen=True, slots=True)
 class MicroKernel:
@@ -24,12 +28,12 @@ class MicroKernel:
     ``lanes``: accumulators in a vector. ``mr`` and ``vectors``: sizes of register tiles to try. ``registers``: how many
     hold accumulators and operands, each with ``register_rows`` rows. ``busy``: how many registers of accumulators keep
     the units busy. ``k_group``: neighbours along ``k`` that one instruction takes from packed memory. ``k_step``: what
-    ``kc`` is a multiple of. ``packed_bytes``: of a packed element. ``k_shared``: steps of ``k`` that one packed element
-    of the right operand serves. ``a_in_place`` and ``b_in_place``: whether an operand can be read where it lies.
-    ``a_whole`` and ``b_whole``: whether an operand can be packed before the tasks begin. ``sums_in_output``: whether
-    accumulators may wait in an output between two blocks of ``k``. ``memory_knobs``: tiles are so fast that both
-    operands come from the second-level cache and memory takes a good part of the time, so that other loop orders and
-    other stores are worth trying. ``flops``: operations a second at best. ``lower``: writes the kernel.
+    ``kc`` is a multiple of. ``packed_bytes``: of a packed element. ``a_in_place`` and ``b_in_place``: whether an
+    operand can be read where it lies. ``a_whole`` and ``b_whole``: whether an operand can be packed before the tasks
+    begin. ``sums_in_output``: whether accumulators may wait in an output between two blocks of ``k``. ``memory_knobs``:
+    tiles are so fast that both operands come from the second-level cache and memory takes a good part of the time, so
+    that other loop orders and other stores are worth trying. ``flops``: operations a second at best. ``lower``: writes
+    the kernel.
     """
 
     lanes: int
@@ -49,7 +53,6 @@ class MicroKernel:
     memory_knobs: bool
     flops: Callable[[CpuPeaks], float]
     lower: Callable[[Gemm, str, CpuGemmSetting], Kernel]
-    k_shared: int = 1
 
     def accumulators(self, mr: Ints, vectors: Ints) -> Ints:
         """Registers that the accumulators of a register tile take, int64[n]."""
@@ -71,11 +74,11 @@ class MicroKernel:
         fitting: Bools = (blocks + 1) * vectors + held <= self.registers
         return fitting
 
-    def slowdown(self, mr: Ints, vectors: Ints) -> NDArray[np.float64]:
+    def slowdown(self, mr: Ints, vectors: Ints, busy: int | None = None) -> NDArray[np.float64]:
         """Return how much longer a register tile takes than its multiply-adds at the peak rate, float64[n].
 
         With fewer accumulators than ``busy``, each multiply-add waits for the one before it.
         """
-        waiting = np.maximum(self.busy / self.accumulators(mr, vectors), 1)
+        waiting = np.maximum((self.busy if busy is None else busy) / self.accumulators(mr, vectors), 1)
         slower: NDArray[np.float64] = waiting * (1 + LOAD_COST * self.loads_per_operation(mr, vectors))
         return slower

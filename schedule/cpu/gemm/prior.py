@@ -57,10 +57,10 @@ def multiply_seconds(product: BlockedProduct, s: CpuGemmSizes[Ints], peaks: CpuP
     ``k`` too. Where a thread has one task, that is a whole one: the last ones are smaller where tiles divide
     unevenly."""
     kernel, threads = product.micro_kernel, product.target.threads
-    whole = (s.m_tiles * s.n_panels * product.batches) / (1 - idle_share(s.tasks, threads))
-    tiles = np.where(s.tasks <= threads, threads * s.mc_tiles * s.nc_panels, whole)
-    operations = 2 * tiles * s.mr * s.nr * s.k_blocks * s.kc
-    return operations * kernel.slowdown(s.mr, s.vectors) / kernel.flops(peaks)
+    whole = (s.m_tiles * s.n_computed * product.batches) / (1 - idle_share(s.tasks, threads))
+    columns = np.where(s.tasks <= threads, threads * s.mc_tiles * s.nc, whole)
+    operations = 2 * columns * s.mr * s.k_blocks * s.kc
+    return operations * product.slowdown(s) / kernel.flops(peaks)
 
 
 def panel_seconds(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints], peaks: CpuPeaks) -> Seconds:
@@ -74,7 +74,7 @@ def panel_seconds(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints], pe
 
 def panel_bytes(product: BlockedProduct, s: CpuGemmSizes[Ints]) -> Ints:
     """Return the bytes of B that the register tiles of a panel share in a block of ``k``, int64[n]."""
-    return np.asarray(s.nr * s.kc * product.micro_kernel.packed_bytes // product.micro_kernel.k_shared)
+    return np.asarray(s.nr * s.kc * product.micro_kernel.packed_bytes // s.k_shared)
 
 
 def _cache_seconds(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints], peaks: CpuPeaks) -> Seconds:
@@ -104,13 +104,13 @@ def _memory_seconds(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints], 
     read = sum(b.bytes for b in p.inputs) / peaks.read_bytes_per_second
     stored = sum(r.tensor.bytes for r in p.results)
     past = c.flags("store", NON_TEMPORAL) if product.micro_kernel.memory_knobs else np.zeros(len(c), dtype=bool)
-    row_bytes = s.nc_panels * s.nr * p.accumulator.dtype.bytes  # of a row of C that a task writes
+    row_bytes = s.nc * p.accumulator.dtype.bytes  # of a row of C that a task writes
     pairs = -(-row_bytes // PAIR_BYTES) * PAIR_BYTES / row_bytes
-    shared = np.where(s.nc_panels * s.nr < p.n.extent, pairs, 1.0)
+    shared = np.where(s.nc < s.n, pairs, 1.0)
     moved = np.where(past, 1, 1 + shared) * stored
     a, b = (operand_bytes(product, use) for use in product.uses(c, s))
-    again = (ceil_div(s.n_panels, s.nc_panels) - 1) * a
-    again = again + (copies_of_b(product, s, b) - 1) * b
+    again = (ceil_div(s.n_computed, s.nc) - 1) * a
+    again = again + (copies_of_b(product, s, b) - 1) * b / product.uses(c, s)[1].copies
     seconds: Seconds = read + again / peaks.read_bytes_per_second + moved / peaks.memory_bytes_per_second
     return seconds
 
@@ -119,34 +119,37 @@ def _accumulator_seconds(product: BlockedProduct, c: Columns, s: CpuGemmSizes[In
     """Return what accumulators take that are written by each block of ``k`` and read again by the next one, while
     nothing is multiplied, float64[n]: from the second-level cache, or from memory if that does not hold them."""
     p, size = product.gemm, product.gemm.accumulator.dtype.bytes
-    moved = 2 * (s.k_blocks - 1) * p.m.extent * p.n.extent * product.batches * size
-    task_bytes = block_bytes(s, product.columns_inside(c)) + s.mc_tiles * s.mr * s.nc_panels * s.nr * size
+    moved = 2 * (s.k_blocks - 1) * p.m.extent * s.n * product.batches * size
+    task_bytes = block_bytes(s, product.columns_inside(c)) + s.mc_tiles * s.mr * s.nc * size
     seconds: Seconds = moved / np.where(
         task_bytes <= CACHE_BYTES, peaks.l2_bytes_per_second, peaks.memory_bytes_per_second
     )
     return seconds
 
 
-def copies_of_b(product: BlockedProduct, s: CpuGemmSizes[Ints], b: float) -> Ints:
+def copies_of_b(product: BlockedProduct, s: CpuGemmSizes[Ints], b: Seconds) -> Ints:
     """Return how often B, of ``b`` bytes, is read from memory, int64[n]: by each thread that has rows of its own, and
     for each block of rows where the cache of a thread does not hold it."""
     blocks = ceil_div(s.m_tiles, s.mc_tiles)
-    return blocks if b > CACHE_BYTES else np.minimum(blocks, product.target.threads)
+    return np.where(b > CACHE_BYTES, blocks, np.minimum(blocks, product.target.threads))
 
 
 def _packing_seconds(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints], peaks: CpuPeaks) -> Seconds:
-    """Each task reads and writes what it packs. What is packed before the tasks goes through memory, is read once more,
-    and takes a launch of its own. Constant operands cost nothing."""
+    """Each task reads and writes what it packs; further copies of an element come from the second-level cache. What is
+    packed before the tasks goes through memory, is read once more, and takes a launch of its own. Constant operands
+    cost nothing."""
     seconds: Seconds = np.zeros(len(c), dtype=np.float64)
     for use in product.uses(c, s):
         if product.is_constant(use.operand):
             continue
-        once = operand_bytes(product, use) / peaks.memory_bytes_per_second
-        seconds += np.where(use.per_task, 2 * once * use.sharing, 0.0)
+        packed = operand_bytes(product, use)
+        once = packed / use.copies / peaks.memory_bytes_per_second
+        more = packed * (1 - 1 / use.copies) / peaks.l2_bytes_per_second
+        seconds += np.where(use.per_task, 2 * (once + more) * use.sharing, 0.0)
         seconds += np.where(use.whole, 3 * once + peaks.launch_seconds, 0.0)
     return seconds
 
 
-def operand_bytes(product: BlockedProduct, use: OperandUse) -> float:
-    """Return how many bytes an operand has when it is packed."""
-    return float(use.elements * product.micro_kernel.packed_bytes)
+def operand_bytes(product: BlockedProduct, use: OperandUse) -> NDArray[np.float64]:
+    """Return how many bytes an operand has when it is packed, float64[n]."""
+    return np.asarray(use.elements * product.micro_kernel.packed_bytes, dtype=np.float64)

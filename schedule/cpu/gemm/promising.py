@@ -45,8 +45,7 @@ def promising(product: BlockedProduct, c: Columns) -> Bools:
 
 def _tiles_are_fast(product: BlockedProduct, s: CpuGemmSizes[Ints]) -> Bools:
     """Register tiles that together take little more time than the best ones do."""
-    computed = s.m_tiles * s.mr * s.n_panels * s.nr
-    cost = computed * product.micro_kernel.slowdown(s.mr, s.vectors)
+    cost = s.m_tiles * s.mr * s.n_computed * product.slowdown(s)
     fast: Bools = cost <= cost.min() * (1 + TILE_SLACK)
     return fast
 

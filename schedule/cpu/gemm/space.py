@@ -26,6 +26,7 @@ from ..limits import MOST_SCRATCH_BYTES
 from ..peaks import cpu_peaks
 from ..shared_knobs import COLUMNS_INSIDE, NON_TEMPORAL, ROWS_INSIDE, store_knob
 from .blocked_product import BlockedProduct
+from .direct_convolution import FLATTENED, PADDED
 from .kernel import CpuGemmSetting, can_accumulate
 from .micro_kernel import MicroKernel
 from .packing import NEVER, TASK, WHOLE
@@ -92,6 +93,10 @@ class CpuGemmPlan(Plan):
             "whether the register tiles of a task that follow one another are those of a row of C (columns_inside) or "
             "of a panel of columns (rows_inside)"
         )
+        rows = (
+            "whether rows of pixels are packed with the padding between them (padded) or without, once for each "
+            "position of the window along them (flattened)"
+        )
         memory = (Knob("order", (COLUMNS_INSIDE, ROWS_INSIDE), order), store_knob())
         return (
             Knob("mr", mr, "how many rows a register tile has"),
@@ -102,6 +107,7 @@ class CpuGemmPlan(Plan):
             Knob("pack_a", self._packings(p.a, kernel.a_in_place), f"when the left operand {meaning}"),
             Knob("pack_b", self._packings(p.b, kernel.b_in_place), f"when the right operand {meaning}"),
             *(memory if kernel.memory_knobs else ()),
+            *((Knob("image_rows", (PADDED, FLATTENED), rows),) if self.product.direct is not None else ()),
         )
 
     def _packings(self, operand: Operand, in_place: bool) -> tuple[str, ...]:
@@ -118,7 +124,7 @@ class CpuGemmPlan(Plan):
 
     @cached_property
     def constraints(self) -> tuple[Constraint, ...]:
-        kernel = self._kernel
+        kernel, image_rows = self._kernel, () if self.product.direct is None else ("image_rows",)
         rules = [
             Constraint(
                 f"the accumulators of an mr x nr_vectors register tile and its operands fit {kernel.registers} "
@@ -133,18 +139,25 @@ class CpuGemmPlan(Plan):
             ),
             Constraint(
                 "none of the n_blocks blocks is without a column of C, at whole panels of nr_vectors vectors",
-                ("nr_vectors", "n_blocks"),
-                lambda c: self._is_canonical(
-                    ceil_div(self._gemm.n.extent, c.ints("nr_vectors") * kernel.lanes), c.ints("n_blocks")
-                ),
+                ("nr_vectors", "n_blocks", *image_rows),
+                lambda c: self.product.flattened(c) | self._has_columns(c, c.ints("nr_vectors")),
             ),
             Constraint(
                 "the packed blocks and the partial sums of a task fit its thread's scratch memory of "
                 f"{MOST_SCRATCH_BYTES >> 20} MiB",
-                ("mr", "nr_vectors", "m_blocks", "n_blocks", "kc", "pack_a", "pack_b"),
+                ("mr", "nr_vectors", "m_blocks", "n_blocks", "kc", "pack_a", "pack_b", *image_rows),
                 lambda c: self._scratch_bytes(c) <= MOST_SCRATCH_BYTES,
             ),
         ]
+        if image_rows:
+            rules.append(
+                Constraint(
+                    "where image_rows is flattened, each of the n_blocks blocks has nr_vectors vectors or more, and "
+                    "none is without a column of C",
+                    ("nr_vectors", "n_blocks", *image_rows),
+                    lambda c: ~self.product.flattened(c) | self._has_vectors(c),
+                )
+            )
         if kernel.a_in_place:
             rules.append(self._in_place("pack_a"))
         if kernel.b_in_place:
@@ -174,6 +187,15 @@ class CpuGemmPlan(Plan):
         needed: Bools = ceil_div(tiles, ceil_div(tiles, blocks)) == blocks
         return needed
 
+    def _has_columns(self, c: Columns, vectors: Ints | int) -> Bools:
+        """Return whether ``n_blocks`` blocks of even sizes are needed for panels of ``vectors``, bool[n]."""
+        return self._is_canonical(ceil_div(self.product.n(c), vectors * self._kernel.lanes), c.ints("n_blocks"))
+
+    def _has_vectors(self, c: Columns) -> Bools:
+        """Return whether all blocks of vectors are needed, and have a panel, bool[n]."""
+        block = ceil_div(ceil_div(self.product.n(c), self._kernel.lanes), c.ints("n_blocks"))
+        return self._has_columns(c, 1) & (c.ints("nr_vectors") <= block)
+
     def _in_place(self, knob: str) -> Constraint:
         """Without a copy there are no zeros behind the end of ``k``."""
 
@@ -189,7 +211,8 @@ class CpuGemmPlan(Plan):
         p, s = self._gemm, self.product.sizes(c)
         dtype = p.accumulator.dtype
         in_output = self._kernel.sums_in_output and any(can_accumulate(r, dtype) for r in p.results)
-        sums = s.mc_tiles * s.mr * s.nc_panels * s.nr * (0 if in_output else dtype.bytes)
+        bytes_of_sum = np.where(self.product.padded(c) | (not in_output), dtype.bytes, 0)
+        sums = s.mc_tiles * s.mr * s.nc_panels * s.nr * bytes_of_sum
         a = np.where(c.flags("pack_a", TASK), s.a_block_bytes, 0)
         b = np.where(c.flags("pack_b", TASK), s.b_block_bytes, 0)
         return np.asarray(a + b + np.where(s.k_blocks > 1, sums, 0))
@@ -215,7 +238,7 @@ class CpuGemmPlan(Plan):
             packed += use.per_task * packed_share(self.product, use)
             whole += use.whole * (0 if self.product.is_constant(use.operand) else use.elements * kernel.packed_bytes)
             scattered += 0.5 * self.product.is_scattered(use)
-        computed = s.m_tiles * s.mr * s.n_panels * s.nr * s.k_blocks * s.kc
+        computed = s.m_tiles * s.mr * s.n_computed * s.k_blocks * s.kc
         found: dict[str, Ints | NDArray[np.float64]] = {
             "tasks": s.tasks,
             "idle_share": idle_share(s.tasks, self.product.target.threads),
@@ -249,6 +272,8 @@ class CpuGemmPlan(Plan):
             pack_b=str(setting["pack_b"]),
             order=str(setting.get("order", ROWS_INSIDE)),
             non_temporal=setting.get("store") == NON_TEMPORAL,
+            flattened=setting.get("image_rows") == FLATTENED,
+            last_vectors=s.last_vectors,
         )
         return self._kernel.lower(self._gemm, KERNEL_NAME, chosen)
 

@@ -4,20 +4,31 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.schedule.gpu.tiles import workload_of
 from tests.sketch_agreement import assert_kernel_agrees, check_schedules
+from tilewright.core.errors import IllegalSchedule
+from tilewright.core.policy import SpacePolicy
+from tilewright.core.schedule import Schedule
 from tilewright.core.target import Target
 from tilewright.runtime.devices import host_target
-from tilewright.schedule.cpu.gemm.direct_convolution import lower_direct_convolution, with_padded_columns
+from tilewright.schedule.cpu.gemm.direct_convolution import (
+    FLATTENED,
+    PADDED,
+    DirectConvolution,
+    lower_direct_convolution,
+)
 from tilewright.schedule.cpu.gemm.fma import CPU_GEMM
 from tilewright.schedule.cpu.gemm.im2col import lower_im2col
 from tilewright.schedule.cpu.gemm.kernel import CpuGemmSetting
+from tilewright.schedule.defaults import default_schedule
 from tilewright.schedule.problems.convolution import convolution_of
 from tilewright.te.workload import Workload
 
 TARGET = Target("llvm", "x86-64", ("avx2", "fma"), threads=2, vector_bytes=32)
+WIDE = Target("llvm", "x86-64", ("avx512f", "avx512vl", "fma"), threads=2, vector_bytes=64)
 
 
 def _conv2d(**parameters: Any) -> Workload:
@@ -54,19 +65,20 @@ def test_im2col_computes_its_expression(case: str, setting: CpuGemmSetting) -> N
     assert_kernel_agrees(workload, lower_im2col(product, "k", setting, columns), TARGET)
 
 
+@pytest.mark.parametrize("last_vectors", [0, 1, 2], ids=["padded", "one vector", "two vectors"])
 @pytest.mark.parametrize("setting", SETTINGS, ids=["even", "one panel", "whole k"])
 @pytest.mark.parametrize("case", CASES)
-def test_direct_convolution_computes_its_expression(case: str, setting: CpuGemmSetting) -> None:
+def test_direct_convolution_computes_its_expression(case: str, setting: CpuGemmSetting, last_vectors: int) -> None:
     workload = CASES[case]
     product, columns = convolution_of(workload) or pytest.fail("no convolution")
     window = columns.window
-    if window is None or window.padded_width < setting.lanes:
+    if window is None or (window.padded_width < setting.lanes and not last_vectors):
         assert case == "narrow"
         return
     positions = prod(window.extents)
-    kc = -(-setting.kc // positions) * positions
-    wide = with_padded_columns(product, columns, window)
-    kernel = lower_direct_convolution(wide, "k", replace(setting, kc=kc), columns, window)
+    kc, last = -(-setting.kc // positions) * positions, min(last_vectors, setting.vectors)
+    setting = replace(setting, kc=kc, flattened=last_vectors > 0, last_vectors=last)
+    kernel = lower_direct_convolution(product, "k", setting, DirectConvolution(columns, window))
     assert_kernel_agrees(workload, kernel, TARGET)
 
 
@@ -76,6 +88,28 @@ def test_what_windows_are() -> None:
     assert window is not None
     assert (window.extents, window.row_steps, window.pixel_steps) == ((3, 3), (2, 0), (0, 2))
     assert (window.padded_width, window.halo_rows) == (13, 4)
+
+
+@pytest.mark.parametrize("target", [TARGET, WIDE], ids=["avx2", "avx512"])
+def test_rows_are_flattened_where_padding_is_dear(target: Target) -> None:
+    """14 pixels fill 14 of 16 lanes of a padded row; 224 fill whole vectors of it."""
+    sizes = {"filters": 64, "padding": 1}
+    short = _conv2d(channels=64, height=14, width=14, **sizes)
+    assert default_schedule(short, target)["image_rows"] == FLATTENED
+    space = CPU_GEMM.space(short, target, policy=SpacePolicy(prune=False))
+    flattened = np.asarray(space.column("image_rows")) == FLATTENED
+    waste = space.quantities["edge_waste"]
+    assert waste[flattened].min() < waste[~flattened].min() - 0.05
+    long = _conv2d(channels=16, height=224, width=224, **sizes)
+    assert default_schedule(long, target)["image_rows"] == PADDED
+
+
+def test_a_task_of_flattened_rows_has_a_panel_of_vectors() -> None:
+    workload = _conv2d(channels=16, height=14, width=14, filters=32, padding=1)
+    knobs = dict(default_schedule(workload, TARGET).knobs)
+    narrow = {**knobs, "nr_vectors": 3, "mr": 4, "n_blocks": 16}  # two vectors each
+    with pytest.raises(IllegalSchedule, match="each of the n_blocks blocks has nr_vectors vectors or more"):
+        CPU_GEMM.lower(workload, TARGET, Schedule.of("cpu_gemm", CPU_GEMM.version, narrow))
 
 
 def test_what_is_left_to_others() -> None:
