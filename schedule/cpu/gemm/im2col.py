@@ -37,7 +37,8 @@ def fields_of(value: BlockedOperand | OperandPanel) -> dict[str, Any]:
 class PackedImages:
     """Images that tasks pack. ``body`` is their value on ``ROW``, ``PIXEL``, ``axis`` and the batch. ``axis`` counts
     ``count`` images, each of which serves ``steps`` steps of ``k``. The columns of the product fall into ``rows`` rows
-    of ``width`` pixels; windows see ``halo_rows`` more rows below."""
+    of ``width`` pixels; windows see ``halo_rows`` more rows below. ``unrolled``: how many images each pass of the loop
+    over them packs, so that what differs between these is known to the compiler."""
 
     body: Expr
     axis: str
@@ -46,6 +47,7 @@ class PackedImages:
     rows: int
     width: int
     halo_rows: int = 0
+    unrolled: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +66,14 @@ class Im2colOperand(BlockedOperand):
     def pack_block(
         self, w: FreshNameWriter, buffer: Buffer, at: Mapping[str, Expr], first: Expr, panels: int, k0: Expr
     ) -> None:
-        width, lanes, steps = self.images.width, self.lanes, self.images.steps
+        width, lanes, steps, unrolled = self.images.width, self.lanes, self.images.steps, self.images.unrolled
         first_row = first * self.size // width
-        with w.loop("image", self.kc // steps) as image, w.loop("image_line", self._rows(panels)) as i:
+        with (
+            w.loop("images", self.kc // steps // unrolled) as images,
+            w.loop("image", unrolled, LoopKind.UNROLLED) as n,
+            w.loop("image_line", self._rows(panels)) as i,
+        ):
+            image = images * unrolled + n
             with w.loop("vector", -(-width // lanes), LoopKind.UNROLLED) as v:
                 here = {**at, self.images.axis: k0 // steps + image, ROW: first_row + i, PIXEL: v * lanes}
                 # What a vector writes beyond its row of pixels, the next one overwrites.

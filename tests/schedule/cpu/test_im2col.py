@@ -13,6 +13,7 @@ from tilewright.core.errors import IllegalSchedule
 from tilewright.core.policy import SpacePolicy
 from tilewright.core.schedule import Schedule
 from tilewright.core.target import Target
+from tilewright.ir.text import kernel_text
 from tilewright.runtime.devices import host_target
 from tilewright.schedule.cpu.gemm.direct_convolution import (
     FLATTENED,
@@ -80,6 +81,19 @@ def test_direct_convolution_computes_its_expression(case: str, setting: CpuGemmS
     setting = replace(setting, kc=kc, flattened=last_vectors > 0, last_vectors=last)
     kernel = lower_direct_convolution(product, "k", setting, DirectConvolution(columns, window))
     assert_kernel_agrees(workload, kernel, TARGET)
+
+
+@pytest.mark.parametrize("more", [{}, {"activation": "relu"}, {"dtype": "float16", "channels": 4}], ids=str)
+def test_the_last_columns_are_a_short_vector(more: dict[str, Any]) -> None:
+    """Nine rows of nine pixels are ten vectors of eight, and one pixel."""
+    workload = _conv2d(height=9, padding=1, **more)
+    product, columns = convolution_of(workload) or pytest.fail("no convolution")
+    assert columns.window is not None
+    for vectors, panels in ((2, 6), (1, 11)):
+        setting = CpuGemmSetting(3, vectors, 8, 2, panels, 9, "task", "task", flattened=True, last_vectors=1)
+        kernel = lower_direct_convolution(product, "k", setting, DirectConvolution(columns, columns.window))
+        assert "accumulators_2: float32[3, 4]" in kernel_text(kernel)
+        assert_kernel_agrees(workload, kernel, TARGET)
 
 
 def test_what_windows_are() -> None:
