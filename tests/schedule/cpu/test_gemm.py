@@ -16,14 +16,18 @@ from tilewright.runtime.devices import host_target
 from tilewright.schedule.cpu.gemm.fma import CPU_GEMM as SKETCH
 from tilewright.schedule.cpu.gemm.promising import CACHE_BYTES
 from tilewright.schedule.sketches import sketches_for
+from tilewright.schedule.space.space import Space
+from tilewright.te.workload import Workload
 
 WIDE = Target("llvm", "x86-64", ("avx512f", "avx512vl", "fma"), threads=2, vector_bytes=64)
+AVX2 = replace(WIDE, features=("avx2", "fma"), vector_bytes=32)
 SQUARE = workload_of("matmul", m=1024, n=1024, k=1024)
 FLAT = workload_of("matmul", m=32, n=4096, k=4096)
 LINEAR = workload_of("linear", rows=128, inputs=1024, outputs=1024, activation="gelu_tanh")
 ODD = workload_of("matmul", m=333, n=501, k=717, transpose_a=True)
 SEVERAL = workload_of("batch_matmul", batch=16, m=128, n=128, k=64)
 PIXELS = workload_of("conv2d", batch=1, channels=256, height=28, width=28, filters=512, kernel_h=1, kernel_w=1)
+IMAGE = workload_of("conv2d", batch=1, channels=64, height=56, width=56, filters=64, kernel_h=3, kernel_w=3, padding=1)
 LARGE = {"pixels": PIXELS, "square": SQUARE, "flat": FLAT, "linear": LINEAR, "odd": ODD, "several": SEVERAL}
 
 SMALL = {
@@ -52,7 +56,7 @@ def test_what_it_leaves_to_others() -> None:
 @pytest.mark.parametrize("case", LARGE)
 @pytest.mark.parametrize(
     "target",
-    [WIDE, replace(WIDE, threads=64), replace(WIDE, features=("avx2", "fma"), vector_bytes=32)],
+    [WIDE, replace(WIDE, threads=64), AVX2],
     ids=["avx512", "64 threads", "avx2"],
 )
 def test_spaces_are_of_some_hundreds_and_sensible(case: str, target: Target) -> None:
@@ -95,6 +99,25 @@ def test_accumulators_stay_in_registers(case: str) -> None:
         for block in blocks:
             on_stack = [line for line in block.splitlines() if "zmm" in line and "(%rsp)" in line]
             assert len(on_stack) <= 8, schedule  # constants of the loops around
+
+
+@pytest.mark.parametrize("workload", [SQUARE, IMAGE], ids=["product", "convolution"])
+def test_tiles_of_avx2_keep_no_accumulator_on_the_stack(workload: Workload) -> None:
+    """Tiles that need all 16 registers are legal, and not promising: LLVM stores an accumulator in each step."""
+    space, backend = SKETCH.space(workload, AVX2), backend_for(AVX2)
+    mr, vectors = np.asarray(space.column("mr")), np.asarray(space.column("nr_vectors"))
+    assert ((mr + 1) * vectors + 1 < 16).all()
+    assert "4 3" in _tiles(SKETCH.space(workload, AVX2, policy=SpacePolicy(prune=False)))
+    for row in {str(tile): n for n, tile in enumerate(zip(mr, vectors, strict=True))}.values():
+        kernel = finish(SKETCH.lower(workload, AVX2, space.schedule(row)), AVX2)
+        text = backend.assembly(backend.emit(kernel, AVX2), AVX2)
+        blocks = [block for block in re.split(r"^\.\w+:|\tj\w+\t", text, flags=re.MULTILINE) if "vfmadd" in block]
+        assert blocks
+        assert not any(re.search(r"vmov\w+\t%ymm\d+, \d*\(%rsp\)", block) for block in blocks), space.schedule(row)
+
+
+def _tiles(space: Space) -> set[str]:
+    return {f"{mr} {vectors}" for mr, vectors in zip(space.column("mr"), space.column("nr_vectors"), strict=True)}
 
 
 @pytest.mark.parametrize(("packing", "prefetches"), [("whole", True), ("never", False)])
