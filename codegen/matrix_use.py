@@ -64,7 +64,14 @@ MATRIX_INSTRUCTIONS: Mapping[str, tuple[MatrixInstruction, ...]] = {
 
 _NOT_SUMMED = "masked"
 """This class counts instructions that their own class counts, too (``codegen.llvm.instructions``)."""
-_WGMMA_SKETCHES = ("cuda_gemm", "cuda_gemm_swap_ab", "cuda_conv", "cuda_skinny_tma", "cuda_attention")
+_WGMMA_SKETCHES = (
+    "cuda_gemm",
+    "cuda_gemm_swap_ab",
+    "cuda_gemm_row_reduction",
+    "cuda_conv",
+    "cuda_skinny_tma",
+    "cuda_attention",
+)
 _MATRIX_SKETCHES = (*_WGMMA_SKETCHES, "cuda_gemm_tcgen05", "cuda_gemm_mma", "cuda_skinny_mma", "amdgpu_gemm")
 
 

@@ -12,6 +12,7 @@ from tilewright.core.target import Target
 from tilewright.schedule.sketch import Sketch
 from tilewright.schedule.sketches import SKETCHES
 from tilewright.te.operators import OPERATORS
+from tilewright.te.parse import parse_workload
 from tilewright.te.workload import Workload
 
 DOTS = ("avx512f", "avx512bw", "avx512vl", "avx512bf16", "avx512vnni")
@@ -61,6 +62,15 @@ LARGER: tuple[tuple[str, Mapping[str, object]], ...] = (
     ),
 )
 """Examples of sketches that take none of the small ones of operators."""
+EXPRESSIONS: tuple[tuple[str, ...], ...] = (
+    (
+        "A: float16[512, 64]",
+        "B: float16[1024, 64]",
+        "D[i, j] = sum over k < 64 of float32(A[i, k]) * float32(B[j, k])",
+        "M[i] = argmax over j < 1024 of D[i, j]",
+    ),
+)
+"""The lines of examples of sketches that take no operator."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -115,13 +125,14 @@ def _matching(sketch: Sketch) -> Iterator[tuple[str, Workload, Target]]:
 @cache
 def _examples() -> list[tuple[str, Workload]]:
     small = [(name, parameters) for name, operator in OPERATORS.items() for parameters in operator.examples]
-    return [
+    of_operators = [
         (
             " ".join((name, *(f"{key}={value}" for key, value in parameters.items()))),
             OPERATORS[name].workload(parameters),
         )
         for name, parameters in (*small, *LARGER)
     ]
+    return [*of_operators, *(("; ".join(lines), parse_workload("\n".join(lines))) for lines in EXPRESSIONS)]
 
 
 def api() -> str:

@@ -46,6 +46,7 @@ _CLASSES: Mapping[str, Mapping[str, str]] = {
         "cuda_skinny_tma": "gpu.skinny.tma_space:CUDA_SKINNY_TMA",
         "cuda_gemm": "gpu.gemm.space:CUDA_GEMM",
         "cuda_gemm_swap_ab": "gpu.gemm.swap_ab_space:CUDA_GEMM_SWAP_AB",
+        "cuda_gemm_row_reduction": "gpu.gemm.row_reduction_space:CUDA_GEMM_ROW_REDUCTION",
         "cuda_gemm_tcgen05": "gpu.gemm.tcgen05_space:CUDA_GEMM_TCGEN05",
         "cuda_conv_mma": "gpu.conv_mma.space:CUDA_CONV_MMA",
         "cuda_conv": "gpu.conv.space:CUDA_CONV",

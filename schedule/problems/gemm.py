@@ -155,7 +155,8 @@ class Gemm:
     ``groups``: the groups of rows that each have a B of their own, if they do. ``dynamic``: how many rows a call
     has, where the rows are a dynamic dimension; ``m`` has the most then. ``term``: what ``reducer`` combines for all
     ``k``, where it is anything else than the sum of products: an expression that reads the loads ``a.body`` and
-    ``b.body``, and perhaps others on ``k`` and the batch alone."""
+    ``b.body``, and perhaps others on ``k`` and the batch alone. ``stored``: whether the results are stored. Where they
+    are not, their rows are reduced (``row_reduced_gemm``)."""
 
     inputs: tuple[Buffer, ...]
     accumulator: Buffer
@@ -175,6 +176,7 @@ class Gemm:
     dynamic: Expr | None = None
     term: Expr | None = None
     reducer: Reducer = Reducer.SUM
+    stored: bool = True
 
     @property
     def m_end(self) -> Expr:

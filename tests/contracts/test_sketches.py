@@ -70,10 +70,10 @@ def _takes_any(sketch: str) -> bool:
 
 @cache
 def _workloads() -> tuple[Workload, ...]:
-    """Large ones, one of each operator, pairwise reductions, a correlation, and a few random ones."""
+    """Large ones, one of each operator, reductions of pairs and of products, a correlation, and a few random ones."""
     large = [OPERATORS[name].workload(parameters) for name, parameters in LARGE]
     small = [operator.workload(next(iter(operator.cases()))) for operator in OPERATORS.values()]
-    expressions = [parse_workload(text) for text in (*PAIRWISE, CORRELATION)]
+    expressions = [parse_workload(text) for text in (*PAIRWISE, CORRELATION, *ROWS_OF_PRODUCTS)]
     return (*large, *small, *expressions, *(random_workload(seed) for seed in range(0, RANDOM_EXPRESSIONS, 10)))
 
 
@@ -374,3 +374,15 @@ CORRELATION = (
     "O[y, x, v < 3, u < 3] = sum over c < 32 of float32(A[y, x, c]) * float32(B[y + v, x + u, c])"
 )
 """Products of pixels and displaced pixels."""
+
+_PRODUCT = """
+A: float16[300, 72]
+B: float16[72, 520]
+D[i < 300, j < 520] = sum over k < 72 of float32(A[i, k]) * float32(B[k, j])
+"""
+ROWS_OF_PRODUCTS = (
+    _PRODUCT + "M[i] = argmin over j < 520 of 1 - 2 * D[i, j]",
+    _PRODUCT
+    + "M[i] = max over j < 520 of D[i, j]\nS[i] = sum over j < 520 of exp(D[i, j] - M[i])\nY[i] = log(S[i]) + M[i]",
+)
+"""Reductions of the rows of a product."""

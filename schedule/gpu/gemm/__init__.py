@@ -1,9 +1,10 @@
 """Large matrix products on Hopper, by TMA and wgmma (sketches ``cuda_gemm`` and ``cuda_gemm_swap_ab``), and on
-data-center Blackwell, by TMA and tcgen05 (sketch ``cuda_gemm_tcgen05``).
+data-center Blackwell, by TMA and tcgen05 (sketch ``cuda_gemm_tcgen05``). Rows of products may be reduced, and not
+stored (sketch ``cuda_gemm_row_reduction``).
 
 What comes in is a ``Gemm`` (``schedule.problems.gemm``) and a setting of the knobs. What goes out is a kernel of one
 launch. Others may stand before it: they repack operands whose rows TMA cannot load, pack operands that wgmma cannot
-take as they lie, or list the tiles of groups of rows. One stands behind it for stream-K.
+take as they lie, or list the tiles of groups of rows. One stands behind it for stream-K, and where rows are reduced.
 
 ``space``           the sketch: knobs, quantities, and what the modules below say of a setting
 ``sizes``           the knobs, and the record of all sizes that follow from a setting
@@ -16,6 +17,8 @@ take as they lie, or list the tiles of groups of rows. One stands behind it for 
 ``block_scales``    scales of blocks of k: packed, loaded beside the operands, copied to tensor memory
 ``tcgen05_space``   the sketch for Blackwell: its knobs, and what is promising
 ``swap_ab_space``   the sketch of products whose sides change places
+``row_reduction``   the epilogue that reduces rows, and what the launch behind it joins; ``row_reduction_space`` has the
+                    sketch of such products
 ``mma_atom``        which wgmma multiplies operands of which types, and what these ask of operands and accumulators
 ``k_atoms``         how k is taken apart, that of convolutions included
 ``operand_stages``  one operand in shared memory: stages, TMA boxes, multicast

@@ -43,16 +43,25 @@ from .tile_scheduler import DynamicTileScheduler, TileScheduler
 
 Preparation = Callable[[FreshNameWriter, Gemm], tuple[Gemm, tuple[Buffer, ...]]]
 """Writes what comes ahead of the product, and gives the product on what that leaves, and the workspace for it."""
+EpilogueMaker = Callable[[FreshNameWriter, Gemm, GemmSizes[int], WarpRoles, bool], Epilogue]
 
 
-def lower_gemm(gemm: Gemm, name: str, sizes: GemmSizes[int], prepare: Preparation = repack_views) -> Kernel:
+def lower_gemm(
+    gemm: Gemm,
+    name: str,
+    sizes: GemmSizes[int],
+    prepare: Preparation = repack_views,
+    epilogue: EpilogueMaker = Epilogue,
+) -> Kernel:
     """Return the kernel of one setting."""
-    return _GemmKernelWriter(gemm, name, sizes, prepare).kernel()
+    return _GemmKernelWriter(gemm, name, sizes, prepare, epilogue).kernel()
 
 
 class _GemmKernelWriter:
-    def __init__(self, gemm: Gemm, name: str, sizes: GemmSizes[int], prepare: Preparation) -> None:
-        self.s, self.name = sizes, name
+    def __init__(
+        self, gemm: Gemm, name: str, sizes: GemmSizes[int], prepare: Preparation, epilogue: EpilogueMaker
+    ) -> None:
+        self.s, self.name, self.make_epilogue = sizes, name, epilogue
         self.w = FreshNameWriter(gemm.names)
         self.gemm, self.workspace = prepare(self.w, gemm)
         self.gemm, packed = pack_scales(self.w, self.gemm)
@@ -118,7 +127,7 @@ class _GemmKernelWriter:
                 w, self.gemm, s, self.scheduler, self.roles, barriers, self.tile, self.k_rank
             )
             several_tiles = self.scheduler.cluster_tiles > s.clusters
-            self.epilogue = Epilogue(w, self.gemm, s, self.roles, several_tiles)
+            self.epilogue = self.make_epilogue(w, self.gemm, s, self.roles, several_tiles)
             if not several_tiles and not self.workspace and self.stream_k is None and self.gemm.groups is None:
                 self.mainloop.prefetch(cluster)
             self._initialise()

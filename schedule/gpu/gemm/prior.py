@@ -1,5 +1,6 @@
 """What a setting of ``cuda_gemm`` takes by the work of each unit, and the time that follows from it."""
 
+from dataclasses import dataclass
 from math import gcd, prod
 
 import numpy as np
@@ -165,11 +166,26 @@ def wave_efficiency(gemm: Gemm, sizes: GemmSizes[Ints], multiprocessors: int) ->
     return share
 
 
-def prior_seconds(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> Floats:
-    """Return the estimated time of each setting in seconds.
+@dataclass(frozen=True, slots=True)
+class EpilogueCycles:
+    """What the epilogue of a tile takes, each float64[n]: ``exposed`` is what follows its k iterations, ``alone`` is
+    what follows those of a tile that others overlap with, and ``least`` is what the units of a multiprocessor take,
+    whatever overlaps."""
+
+    exposed: Floats
+    alone: Floats
+    least: Floats
+
+
+def prior_seconds(
+    gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks, epilogue: EpilogueCycles | None = None
+) -> Floats:
+    """Return the estimated time of each setting in seconds. ``epilogue``: what that of a tile takes, where it is
+    anything else than to store results.
 
     k iteration = norm(tensor cores, shared memory, L2, arrival of stages) + barriers, of those that have a tap
-    tile        = max(k iterations + epilogue, (k iterations + staging) / tiles of a multiprocessor at once)
+    tile        = max(k iterations + epilogue, (k iterations + staging) / tiles of a multiprocessor at once,
+                      what units take for the epilogue)
     busy        = tiles of a multiprocessor x tile + adding up partial sums
     time        = launch + packing + norm(busy, reading all that is multiplied and writing all outputs once + lines of B
                                           that are asked for again and again)
@@ -182,17 +198,25 @@ def prior_seconds(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> Floats
     iteration += K_ITERATION_CYCLES / sizes.active_ctas_per_sm
     iteration += np.where(sizes.tiles_per_cluster > 1, CLUSTER_CYCLES, 0)
     iteration += _promotion_cycles(gemm, sizes, peaks)
-    element = gemm.results[0].tensor.dtype.bytes
-    store = sizes.tile_m * sizes.tile_n * element / 128 * _store_cycles(gemm, sizes.epilogue_stages)
+    taken = epilogue or _storing(gemm, sizes)
     together = sizes.tiles_per_iteration * sizes.active_ctas_per_sm
-    epilogue = np.where(together > 1, store / 4, store / sizes.split_k)
-    staging = SUBTILE_CYCLES * np.where(sizes.split_k == 1, len(gemm.results) * epilogue_subtiles(gemm, sizes), 0)
     multiplying = sizes.k_iters * iteration * tap_share(gemm)
-    tile = np.maximum(multiplying + epilogue, (multiplying + staging) / together)
+    tile = np.maximum(multiplying + taken.exposed, (multiplying + taken.alone) / together)
+    tile = np.maximum(tile, taken.least)
     busy = tiles_per_sm(sizes) * tile + _reduction_cycles(gemm, sizes, peaks)
     served = memory + _shared_line_cycles(gemm, sizes)
     seconds: Floats = peaks.launch_seconds + (packing + _norm(busy, served)) / peaks.clock_hz
     return seconds
+
+
+def _storing(gemm: Gemm, sizes: GemmSizes[Ints]) -> EpilogueCycles:
+    """Return what it takes to store the results of a tile."""
+    element = gemm.results[0].tensor.dtype.bytes
+    store = sizes.tile_m * sizes.tile_n * element / 128 * _store_cycles(gemm, sizes.epilogue_stages)
+    together = sizes.tiles_per_iteration * sizes.active_ctas_per_sm
+    exposed = np.where(together > 1, store / 4, store / sizes.split_k)
+    subtiles = np.where(sizes.split_k == 1, len(gemm.results) * epilogue_subtiles(gemm, sizes), 0)
+    return EpilogueCycles(exposed, SUBTILE_CYCLES * subtiles.astype(np.float64), np.zeros(len(store)))
 
 
 def _arrival_cycles(sizes: GemmSizes[Ints], work: UnitCycles) -> Floats:
@@ -225,7 +249,7 @@ def _memory_cycles(gemm: Gemm, peaks: GpuPeaks) -> tuple[float, float]:
     loads = {o.load.buffer.name: o.load.buffer for o in (gemm.a, *gemm.all_b) if o.load and is_packed(gemm, o)}
     planes, element = max(splitting(gemm).planes, 1), wgmma_atom(gemm).a.bytes
     before, packed = sum(b.bytes for b in loads.values()), sum(b.elements for b in loads.values()) * planes * element
-    moved = sum(b.bytes for b in (*gemm.inputs, *(r.tensor for r in gemm.results))) - before + packed
+    moved = sum(b.bytes for b in (*gemm.inputs, *(r.tensor for r in gemm.results if gemm.stored))) - before + packed
     packing = len(loads) * PACK_CYCLES + (before + packed) / peaks.memory_bytes_per_cycle
     return packing, moved / peaks.memory_bytes_per_cycle
 

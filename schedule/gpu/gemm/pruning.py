@@ -32,7 +32,8 @@ class GemmPruning:
     few rows and columns as with any ``group_m``. Other orders cost 1 to 2 % of most products of 10^11 multiply-adds.
     ``close_if_unsure`` stands for ``close`` where several accumulators, or operands that are repacked first, make the
     prior less sure. So do ``close_if_images`` for convolutions, ``close_if_other_types`` for operands that are no
-    16-bit floats, and ``close_if_grouped`` for grouped products, whose tiles are not known.
+    16-bit floats, ``close_if_grouped`` for grouped products, whose tiles are not known, and ``close_if_reduced`` where
+    rows are reduced.
     ``least_stages``: how many stages the pipeline has at least; two of several taps are enough.
     ``small_tile``, ``least_k_iters``: a larger ``k_atoms`` saves barriers, which is worth it where the elements of a
     tile times ``k_atoms`` are at most twice ``small_tile`` and at least so many k iterations are left.
@@ -50,6 +51,7 @@ class GemmPruning:
     close_if_images: float = 1.25
     close_if_other_types: float = 1.3
     close_if_grouped: float = 1.25
+    close_if_reduced: float = 1.15
     least_stages: int = 3
     small_tile: int = 64 * 128
     least_k_iters: int = 4
@@ -71,6 +73,7 @@ class GemmPruning:
         if wgmma_atom(gemm).a.bits != 16 or promoted_k_atoms(gemm):
             close = self.close_if_other_types
         close = close if gemm.groups is None else self.close_if_grouped
+        close = close if gemm.stored else self.close_if_reduced
         within = close if prior[usual].min() > self.long_seconds else inf
         kept = best_by_prior(prior, usual, self.most_settings, within)
         return kept & ((prior <= self.long_seconds) | _is_well_ordered(gemm, sizes))

@@ -92,7 +92,7 @@ def can_store_by_tma(gemm: Gemm) -> bool:
     """Return whether TMA can store all results: of one type of 16 or 32 bits, ``m`` before ``n``, or of 16 bits and
     ``n`` before ``m``, rows at multiples of 16 bytes."""
     first = gemm.results[0].tensor.dtype
-    return all(result_box(gemm, r) is not None and r.tensor.dtype == first for r in gemm.results)
+    return gemm.stored and all(result_box(gemm, r) is not None and r.tensor.dtype == first for r in gemm.results)
 
 
 def can_store_staged_rows(gemm: Gemm) -> bool:

@@ -124,7 +124,7 @@ def _plan(workload: Workload, target: Target) -> GemmPlan | None:
         return None
     gemm = gemm_of(workload, several=True, scaled=True) or grouped_gemm_of(workload)
     gemm = gemm and with_dynamic_rows(gemm, workload)
-    gemm = gemm and _with_slices(gemm)
+    gemm = gemm and with_slices(gemm)
     if gemm is None or not can_use_wgmma(gemm):
         return None
     assert gemm.a.load is not None
@@ -137,7 +137,7 @@ def _plan(workload: Workload, target: Target) -> GemmPlan | None:
     return GemmPlan(gemm, target)
 
 
-def _with_slices(gemm: Gemm) -> Gemm:
+def with_slices(gemm: Gemm) -> Gemm:
     """Return the product with slices of k or of rows, which a batch goes through, as a dimension of the operands, where
     TMA can see that."""
 

@@ -1,0 +1,141 @@
+"""Matrix products whose rows are reduced, so that nobody has to store the products themselves:
+
+    D[i, j] = sum over k of A[i, k] * B[j, k]
+    M[i] = min over j of N[j] - 2 * D[i, j]                                  the distance to the nearest code word
+    S[i] = sum over j of exp(D[i, j] - max over j of D[i, j])                logits of a cross entropy
+
+The matrix of the sums is the input of a workload on rows (``rowwise``), and what that reduces are results of the
+product. Columns are rows of the transposed product.
+"""
+
+from dataclasses import dataclass, replace
+
+from ...ir.buffer import Buffer
+from ...ir.expr import Cast, Expr, Load, Unary, UnaryOp, Var
+from ...ir.rewrite import free_variables, fresh_name, loads_of, map_loads
+from ...te.contraction import contraction_of
+from ...te.inline import inline_stages
+from ...te.workload import Axis, Reducer, Stage, Workload
+from .gemm import Gemm, gemm_of
+from .rowwise import ReducedTensor, RowwiseProblem, column_axis, row_axis, rowwise_problem
+
+
+@dataclass(frozen=True, slots=True)
+class RowReduction:
+    """``tensor`` is the reduction ``reduced`` of the values of a result, the one with the number ``result``, along its
+    columns. ``exponentials``: it is the sum of the exponentials of what these values are below the greatest of their
+    row, which the reduction before it with the same result has found."""
+
+    reduced: ReducedTensor
+    result: int
+    exponentials: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RowReducedGemm:
+    """The results of ``gemm`` are values that are reduced and not stored: their last indices are columns, the others
+    those of the rows of ``rows``. ``reductions`` are those of ``rows``, in their order. The outputs are those of
+    ``rows`` that are computed from whole rows."""
+
+    gemm: Gemm
+    rows: RowwiseProblem
+    reductions: tuple[RowReduction, ...]
+
+
+def row_reduced_gemm_of(workload: Workload) -> RowReducedGemm | None:
+    """``workload`` as a product whose rows are reduced; None where it is anything else. Reductions do not depend on
+    each other, but for a maximum and one sum of exponentials, which have the dtype of the product. All are over all
+    columns, and have 32 bits."""
+    whole = inline_stages(workload)
+    product, *rest = whole.stages
+    if workload.dynamic or workload.skews or product.name in whole.outputs or contraction_of(product) is None:
+        return None
+    product, rest = _in_order_of_rows(product, rest)
+    matrix = product.tensor
+    rows = rowwise_problem(replace(whole, inputs=(*whole.inputs, matrix), stages=tuple(rest), constants=frozenset()))
+    if rows is None or rows.elementwise_outputs or rows.order or not rows.reductions:
+        return None
+    reductions = _reductions(rows)
+    if reductions is None or (any(r.reduced.reducer.is_position for r in reductions) and len(rows.columns) > 1):
+        return None
+    taken = {b.name for b in whole.inputs} | {s.name for s in whole.stages}
+    values = list[Stage]()
+    for number in range(1 + max(r.result for r in reductions)):
+        reduced = next(r.reduced for r in reductions if r.result == number)
+        values.append(_values(rows, reduced, fresh_name("partial", taken)))
+        taken.add(values[-1].name)
+    gemm = gemm_of(
+        replace(whole, stages=(product, *values), outputs=tuple(s.name for s in values), constants=frozenset()),
+        scaled=True,
+    )
+    if gemm is None or not all(_along_rows(rows, r.indices) for r in gemm.results):
+        return None
+    if any(r.exponentials and r.reduced.tensor.dtype != matrix.dtype for r in reductions):
+        return None
+    return RowReducedGemm(replace(gemm, stored=False), rows, reductions)
+
+
+def _in_order_of_rows(product: Stage, rest: list[Stage]) -> tuple[Stage, list[Stage]]:
+    """Return the product with its axes in the order in which the first reduction has them, those that it reduces last,
+    and the other stages, which read it so. They stay as they are where that reduction reads it in another way."""
+    first = next((s for s in rest if s.reducer is not None), None)
+    if first is None:
+        return product, rest
+    order: list[Expr] = [Var(a.name) for a in (*first.axes, *first.reduce_axes)]
+    read = next((e for e in loads_of(first.body) if e.buffer.name == product.name), None)
+    if read is None or not all(i in order for i in read.indices):
+        return product, rest
+    places = sorted(range(len(product.axes)), key=lambda d: order.index(read.indices[d]))
+    axes = tuple(product.axes[d] for d in places)
+    matrix = Buffer(product.name, tuple(a.extent for a in axes), product.tensor.dtype)
+
+    def turned(load: Load) -> Load:
+        return Load(matrix, tuple(load.indices[d] for d in places)) if load.buffer.name == product.name else load
+
+    stages = [replace(s, body=map_loads(s.body, turned)) for s in rest]
+    return replace(product, tensor=matrix, axes=axes), stages
+
+
+def _reductions(rows: RowwiseProblem) -> tuple[RowReduction, ...] | None:
+    """Return the reductions, each with the values that it reduces; None where some depend on others in other ways than
+    a sum of exponentials does."""
+    found, tensors = list[RowReduction](), {r.tensor for r in rows.reductions}
+    at_row = tuple(Var(row_axis(n)) for n in range(len(rows.rows)))
+    values = 0
+    for reduced in rows.reductions:
+        dtypes = reduced.accumulation.state_dtypes
+        if any(dtype.bits != 32 for dtype in dtypes):
+            return None
+        if not any(load.buffer in tensors for load in loads_of(reduced.body)):
+            found.append(RowReduction(reduced, values))
+            values += 1
+            continue
+        top = next((f for f in found if _is_exponential(reduced, f.reduced, at_row)), None)
+        if top is None or any(f.exponentials for f in found):
+            return None
+        found.append(RowReduction(reduced, top.result, exponentials=True))
+    return tuple(found)
+
+
+def _is_exponential(reduced: ReducedTensor, top: ReducedTensor, at_row: tuple[Expr, ...]) -> bool:
+    """Return whether ``reduced`` adds up the exponentials of what values are below the maximum ``top`` of their row, in
+    the dtype of both."""
+    below = Unary(UnaryOp.EXP, top.body - Load(top.tensor, at_row)) if top.body.dtype == top.tensor.dtype else None
+    reducers = (top.reducer, reduced.reducer) == (Reducer.MAX, Reducer.SUM)
+    return reducers and reduced.body == below and reduced.tensor.dtype == below.dtype and below.dtype.is_float
+
+
+def _values(rows: RowwiseProblem, reduced: ReducedTensor, name: str) -> Stage:
+    """Return a stage that computes what a reduction reduces, in the dtype that it accumulates in."""
+    axes = [Axis(row_axis(n), extent) for n, extent in enumerate(rows.rows)]
+    axes += [Axis(column_axis(n), extent) for n, extent in enumerate(rows.columns)]
+    dtype, body = reduced.accumulation.accumulator_dtype, reduced.body
+    tensor = Buffer(name, tuple(a.extent for a in axes), dtype)
+    return Stage(tensor, tuple(axes), body if body.dtype == dtype else Cast(body, dtype))
+
+
+def _along_rows(rows: RowwiseProblem, indices: tuple[Expr, ...]) -> bool:
+    """Return whether the columns of the product, and these alone, are those of the rows."""
+    outer, columns = indices[: len(rows.rows)], indices[len(rows.rows) :]
+    read = set().union(*(free_variables(i) for i in columns))
+    return read == {"n"} and not any("n" in free_variables(i) for i in outer)
