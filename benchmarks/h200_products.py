@@ -3,11 +3,12 @@ chip with cold caches, and long ones, in which it settles at the clock that its 
 
 Groups of rows: ``a`` large, ``b`` small and skinny, ``c`` odd, ``d`` layouts, ``e`` batches, ``f`` with what follows
 fused, ``i`` float32 in IEEE arithmetic, which torch keeps to as well, ``g`` few elements with long sums (Gram
-matrices), ``h`` weights of 8 bits, ``j`` float64, and sums of pairs that are no products. Bars, short and sustained:
+matrices), ``h`` weights of 8 bits, ``j`` float64, and sums of pairs that are no products, ``k`` products whose rows
+are reduced. Bars, short and sustained:
 ``a`` a geometric mean of (best peer / ours) of at least 1.0 and no row under 0.97, and 4096^3 at 90 % of the best rate
 of any kernel in the run; ``b`` to ``e`` together 1.15 and no row under 1.0; ``f`` 1.15 and no row under 1.03; ``i`` 1.0
-and no row under 0.9; ``g``, ``h`` and ``j`` 1.1 and no row under 1.0, but 0.97 in ``j``. Every row is found with 100
-candidates in three minutes. Settings: those of ``gpu_table``.
+and no row under 0.9; ``g``, ``h``, ``j`` and ``k`` 1.1 and no row under 1.0, but 0.97 in ``j``. Every row is found with
+100 candidates in three minutes. Settings: those of ``gpu_table``.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,6 +32,7 @@ _BARS: Bars = {
     "long_sums": ("g", 1.1, 1.0),
     "narrow_weights": ("h", 1.1, 1.0),
     "pairs": ("j", 1.1, 0.97),
+    "reduced_rows": ("k", 1.1, 1.0),
 }
 
 
@@ -86,6 +88,25 @@ def _min_plus(m: int, n: int, k: int) -> Row:
     """The least sums of a step of shortest paths."""
     text = f"A: float32[{m}, {k}]\nB: float32[{k}, {n}]\nC[i, j] = min over k < {k} of A[i, k] + B[k, j]"
     return Row(None, {"text": text}, lambda a, b: (a[:, :, None] + b[None]).amin(1))
+
+
+def _nearest(m: int, n: int, k: int, reducer: str, peer: Callable[[torch.Tensor], torch.Tensor]) -> Row:
+    """The nearest of ``n`` vectors to each of ``m`` others, whose squared norms are known: nearest neighbours, k-means,
+    code words. Positions of nearly equal distances may differ."""
+    text = f"A: float16[{m}, {k}]\nB: float16[{n}, {k}]\nN: float32[{n}]\n"
+    text += f"D[i, j] = sum over k < {k} of float32(A[i, k]) * float32(B[j, k])\n"
+    text += f"M[i] = {reducer} over j < {n} of N[j] - 2 * D[i, j]"
+    return Row(None, {"text": text}, lambda a, b, norms: peer(norms - 2 * (a @ b.t())))
+
+
+def _log_sum_exp(m: int, n: int, k: int) -> Row:
+    """What a cross entropy needs of the logits of a linear layer."""
+    text = f"X: float16[{m}, {k}]\nW: float16[{n}, {k}]\n"
+    text += f"L[i, j] = sum over k < {k} of float32(X[i, k]) * float32(W[j, k])\n"
+    text += (
+        f"M[i] = max over j < {n} of L[i, j]\nS[i] = sum over j < {n} of exp(L[i, j] - M[i])\nY[i] = log(S[i]) + M[i]"
+    )
+    return Row(None, {"text": text}, lambda x, w: functional.linear(x, w).float().logsumexp(1))
 
 
 def _gelu_linear(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -162,6 +183,9 @@ ROWS: dict[str, Row] = {
     "j-float64-1000x777x1500": _double(1000, 777, 1500),
     "j-manhattan-2048x2048x128": _manhattan(2048, 2048, 128),
     "j-min_plus-1024x1024x1024": _min_plus(1024, 1024, 1024),
+    "k-nearest-4096x65536x128": _nearest(4096, 65536, 128, "min", lambda d: d.amin(1)),
+    "k-nearest_code-32768x8192x64": _nearest(32768, 8192, 64, "argmin", lambda d: d.argmin(1)),
+    "k-log_sum_exp-4096x32000x1024": _log_sum_exp(4096, 32000, 1024),
     "i-nn-4096x4096x4096": Row("matmul", {"m": 4096, "n": 4096, "k": 4096}, torch.matmul),
     "i-64x256x512x128": Row("batch_matmul", {"batch": 64, "m": 256, "n": 512, "k": 128}, torch.bmm),
     "i-bias_gelu-1024x1024x4096": Row(
