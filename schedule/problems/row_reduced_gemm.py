@@ -3,15 +3,18 @@
     D[i, j] = sum over k of A[i, k] * B[j, k]
     M[i] = min over j of N[j] - 2 * D[i, j]                                  the distance to the nearest code word
     S[i] = sum over j of exp(D[i, j] - max over j of D[i, j])                logits of a cross entropy
+    Y[i] = log(S[i]) + max over j of D[i, j] - D[i, T[i]]
 
 The matrix of the sums is the input of a workload on rows (``rowwise``), and what that reduces are results of the
-product. Columns are rows of the transposed product.
+product. Columns are rows of the transposed product. An element at a column that its row names, such as the logit of a
+target, is the sum of those of its row of which all others count as 0.
 """
 
 from dataclasses import dataclass, replace
 
+from ...core.dtypes import int32
 from ...ir.buffer import Buffer
-from ...ir.expr import Cast, Expr, Load, Unary, UnaryOp, Var
+from ...ir.expr import Cast, Compare, CompareOp, Expr, Load, Select, Unary, UnaryOp, Var, const
 from ...ir.rewrite import free_variables, fresh_name, loads_of, map_loads
 from ...te.contraction import contraction_of
 from ...te.inline import inline_stages
@@ -52,8 +55,11 @@ def row_reduced_gemm_of(workload: Workload) -> RowReducedGemm | None:
         return None
     product, rest = _in_order_of_rows(product, rest)
     matrix = product.tensor
+    rest = [part for stage in rest for part in _with_elements_as_sums(stage, matrix)]
     rows = rowwise_problem(replace(whole, inputs=(*whole.inputs, matrix), stages=tuple(rest), constants=frozenset()))
     if rows is None or rows.elementwise_outputs or rows.order or not rows.reductions:
+        return None
+    if any(load.buffer == matrix for output in rows.per_row_outputs for load in loads_of(output.body)):
         return None
     reductions = _reductions(rows)
     if reductions is None or (any(r.reduced.reducer.is_position for r in reductions) and len(rows.columns) > 1):
@@ -94,6 +100,29 @@ def _in_order_of_rows(product: Stage, rest: list[Stage]) -> tuple[Stage, list[St
 
     stages = [replace(s, body=map_loads(s.body, turned)) for s in rest]
     return replace(product, tensor=matrix, axes=axes), stages
+
+
+def _with_elements_as_sums(stage: Stage, matrix: Buffer) -> list[Stage]:
+    """Return a stage that reduces nothing behind sums that stand for the elements of ``matrix`` that it reads in its
+    own row, at a column which that row names."""
+    sums = dict[Load, Stage]()
+
+    def as_sum(load: Load) -> Load:
+        if load.buffer != matrix or load.indices[:-1] != tuple(Var(a.name) for a in stage.axes):
+            return load
+        *row, column = load.indices
+        axis = Axis(column_axis(0), matrix.shape[-1])
+        element, zero = replace(load, indices=(*row, Var(axis.name))), const(0, load.dtype)
+        here = Compare(CompareOp.EQ, Cast(Var(axis.name), int32), Cast(column, int32))
+        body = Select(here, element, zero)
+        tensor = Buffer(f"{stage.name}#{len(sums)}", stage.tensor.shape, load.dtype)
+        sums.setdefault(load, Stage(tensor, stage.axes, body, (axis,), Reducer.SUM))
+        return Load(sums[load].tensor, tuple(row))
+
+    if stage.reducer is not None:
+        return [stage]
+    read = replace(stage, body=map_loads(stage.body, as_sum))
+    return [*sums.values(), read]
 
 
 def _reductions(rows: RowwiseProblem) -> tuple[RowReduction, ...] | None:

@@ -102,8 +102,8 @@ class _TileFragments:
 Accumulators = Buffer | TensorAccumulators
 """The accumulators of a warpgroup: a register buffer (atom, element), or columns of tensor memory."""
 
-SourceRegisters = Mapping[Load, Buffer]
-"""The sources of a subtile: each load of its output, and the registers that hold what was loaded."""
+SourceRegisters = Mapping[Expr, Buffer]
+"""The sources of a subtile: each load of its output, or what follows from it, and the registers that hold it."""
 
 
 class Epilogue:
@@ -245,7 +245,7 @@ class Epilogue:
 
     def _load_same(self, first: Expr, pairs: int, at: Mapping[str, Expr]) -> SourceRegisters:
         """Load the sources that are the same for all rows, for ``pairs`` pairs of columns from the ``first`` one on."""
-        w, gemm, found = self.w, self.gemm, dict[Load, Buffer]()
+        w, gemm, found = self.w, self.gemm, dict[Expr, Buffer]()
         for load in dict.fromkeys(e for r in gemm.results for e in _sources(gemm, r) if _halves(e) == 1):
             found[load] = w.allocate("source", (2 * pairs,), load.buffer.dtype, MemoryScope.REGISTER)
             with w.unrolled("source_column", 2 * pairs) as column:
@@ -308,7 +308,7 @@ class Epilogue:
         result: Result,
         at: Mapping[str, Expr],
         width: int,
-        sources: Mapping[Load, tuple[Buffer, Expr]] | None = None,
+        sources: Mapping[Expr, tuple[Buffer, Expr]] | None = None,
     ) -> Expr:
         """Return an output at ``width`` neighbours along ``n`` from ``at`` on, whose accumulators begin at ``first``.
         ``sources``: loads that are done already, the registers that hold them, and where in those they begin."""
@@ -331,7 +331,7 @@ class Epilogue:
     def _load_sources(self, subtile: _Subtile, at: Mapping[str, Expr]) -> SourceRegisters:
         """Load what a subtile needs into registers: for every pair of columns, and for each half of the rows if it is
         not the same for all rows."""
-        w, sources, columns = self.w, dict[Load, Buffer](), subtile.staged.columns
+        w, sources, columns = self.w, dict[Expr, Buffer](), subtile.staged.columns
         for load in _sources(self.gemm, subtile.result):
             halves = _halves(load)
             shape = (columns // 4 * halves,)
@@ -575,7 +575,7 @@ def _is_quotient(i: Expr, unit: int) -> bool:
     return i != Var("n") and all(_is_quotient(c, unit) for c in i.children)
 
 
-def _halves(load: Load) -> int:
+def _halves(load: Expr) -> int:
     """Return how often a pair of columns is loaded for 16 rows: for each half of them unless it is the same for all
     rows."""
     return 2 if "m" in free_variables(load) else 1

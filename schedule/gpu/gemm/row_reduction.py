@@ -26,6 +26,7 @@ from ....ir.expr import (
     Cast,
     Compare,
     CompareOp,
+    Const,
     Expr,
     Load,
     Select,
@@ -36,15 +37,16 @@ from ....ir.expr import (
     index,
     logical_and,
     minimum,
-    walk,
+    rebuild,
 )
 from ....ir.gpu.wgmma import WGMMA_M
 from ....ir.rewrite import free_variables, loads_of
 from ....ir.stmt import LoopKind
+from ....te.workload import Reducer
 from ...problems.gemm import Gemm, Result
 from ...problems.row_reduced_gemm import RowReducedGemm, RowReduction
 from ...problems.rowwise import ReducedTensor, RowwiseProblem, column_axis, row_axis
-from ...tile.accumulation import Accumulation, store_state
+from ...tile.accumulation import Accumulation, register_dtype, store_state
 from ...tile.contiguous import contiguous_vector
 from ...tile.names import FreshNameWriter
 from ...tile.stage_body import scalar_at, vector_at
@@ -90,6 +92,8 @@ class RowPartials:
         total = 0.0
         for reduction in self.product.reductions:
             reduced, result = reduction.reduced, self.product.gemm.results[reduction.result]
+            if self.picks(reduction):
+                continue
             term = result.value
             if reduction.exponentials:
                 term = _exponential(Load(result.tensor, result.indices), const(0.0, result.tensor.dtype))
@@ -114,6 +118,11 @@ class RowPartials:
         joining = replace(rows, columns=(self.tiles,), row_inputs=self.tensors, broadcast_loads=())
         return replace(joining, reductions=tuple(joined))
 
+    def picks(self, reduction: RowReduction) -> bool:
+        """Return whether a reduction takes one element of each row."""
+        value = self.product.gemm.results[reduction.result].value
+        return reduction.reduced.reducer is Reducer.SUM and picked_column(value) is not None
+
     def top_of(self, reduction: RowReduction) -> RowReduction:
         """Return the maximum that exponentials are below."""
         return next(r for r in self.product.reductions if r.result == reduction.result)
@@ -123,6 +132,33 @@ def state_registers(product: RowReducedGemm) -> int:
     """Return how many registers a thread has for states, and for shifts of exponents, for each 64 rows."""
     numbers = sum(len(r.reduced.accumulation.state_dtypes) * PAIR + r.exponentials for r in product.reductions)
     return HALVES * numbers
+
+
+def picked_column(value: Expr) -> Expr | None:
+    """Return the column of which ``value`` is the accumulator, where it is 0 in all others, and the row says which one,
+    as an int32; None where it is anything else."""
+    match value:
+        case Select(Compare(CompareOp.EQ, Cast(Var("n"), _), place), Load(), Const(value=0)):
+            return place if "n" not in free_variables(place) and place.dtype == int32 else None
+    return None
+
+
+def _widened(value: Expr) -> Expr:
+    """Return a value in the dtype of registers."""
+    dtype = register_dtype(value.dtype)
+    return value if value.dtype == dtype else Cast(value, dtype)
+
+
+def _terms_of(e: Expr, axis: str) -> Iterator[Expr]:
+    """Yield the largest parts of ``e`` that read tensors and depend on ``axis`` alone, as far as no select says where
+    they may be computed."""
+    if not loads_of(e):
+        return
+    if free_variables(e) & {"m", "n"} == {axis}:
+        yield e
+        return
+    for child in (e.condition,) if isinstance(e, Select) else e.children:
+        yield from _terms_of(child, axis)
 
 
 def _exponential(value: Expr, shift: Expr) -> Expr:
@@ -148,13 +184,15 @@ class RowReducingEpilogue(Epilogue):
         self.partials = partials
 
     def load_first_sources(self, at: Mapping[str, Expr]) -> SourceRegisters:
-        """Load what results read for each row, while wgmma may still be under way."""
-        w, found = self.w, dict[Load, Buffer]()
-        for load in self._sources("m"):
-            found[load] = w.allocate("of_row", (self.s.atoms_m * HALVES,), load.dtype, MemoryScope.REGISTER)
+        """Compute what results need for each row, while wgmma may still be under way."""
+        w, found = self.w, dict[Expr, Buffer]()
+        for term in self._terms("m"):
+            found[term] = w.allocate(
+                "of_row", (self.s.atoms_m * HALVES,), register_dtype(term.dtype), MemoryScope.REGISTER
+            )
             with self._rows("source") as (atom, half):
                 m = minimum(self._row(at, atom, half), self.gemm.m_end - 1)
-                w.store(found[load], (atom * HALVES + half,), scalar_at(load, {**at, "m": m}))
+                w.store(found[term], (atom * HALVES + half,), _widened(scalar_at(term, {**at, "m": m})))
         return found
 
     def store(self, accumulators: Accumulators, at: Mapping[str, Expr], sources: SourceRegisters) -> None:
@@ -164,6 +202,9 @@ class RowReducingEpilogue(Epilogue):
         w, reductions = self.w, self.partials.product.reductions
         with w.scope():
             states = {r: self._allocate_state(r) for r in reductions}
+            for reduction in reductions:
+                if self.partials.picks(reduction):
+                    self._pick(reduction, accumulators, at, sources, states[reduction])
             self._reduce(accumulators, at, sources, states)
             for reduction in reductions:
                 if reduction.exponentials:
@@ -198,13 +239,14 @@ class RowReducingEpilogue(Epilogue):
         exponentials are added up later take the place of the accumulators, once all others are computed."""
         w, gemm = self.w, self.gemm
         kept = {r.result for r in states if r.exponentials}
-        reductions = sorted((r for r in states if not r.exponentials), key=lambda r: r.result in kept)
+        reduced = (r for r in states if not r.exponentials and not self.partials.picks(r))
+        reductions = sorted(reduced, key=lambda r: r.result in kept)
         with w.loop("pair", self.s.tile_n // 8, UNROLLED) as pair:
-            of_columns = self._load_columns(at, pair)
+            of_columns = self._compute_columns(at, pair)
             with w.loop("column", PAIR, UNROLLED) as column, self._rows("reduced") as (atom, half):
                 here = self._place(at, pair, column, atom, half)
-                known: dict[Load, Expr] = {load: Load(b, (atom * HALVES + half,)) for load, b in sources.items()}
-                known |= {load: Load(b, (column,)) for load, b in of_columns.items()}
+                known: dict[Expr, Expr] = {term: Load(b, (atom * HALVES + half,)) for term, b in sources.items()}
+                known |= {term: Load(b, (column,)) for term, b in of_columns.items()}
                 element, place = (atom, pair * 4 + half * 2 + column), (atom, half, column)
                 for reduction in reductions:
                     kind, state = reduction.reduced.accumulation, states[reduction]
@@ -215,6 +257,32 @@ class RowReducingEpilogue(Epilogue):
                         value = Load(accumulators, element)
                     held = [Load(b, place) for b in state]
                     store_state(w, state, place, kind.accumulate(held, value, pair * 8 + column))
+
+    def _pick(
+        self,
+        reduction: RowReduction,
+        accumulators: Buffer,
+        at: Mapping[str, Expr],
+        sources: SourceRegisters,
+        state: Sequence[Buffer],
+    ) -> None:
+        """Take the accumulators at the column that each row names, of which few tiles have any."""
+        w, (found,) = self.w, state
+        place = picked_column(self.gemm.results[reduction.result].value)
+        assert place is not None
+        with self._rows("picked") as (atom, half):
+            m = minimum(self._row(at, atom, half), self.gemm.m_end - 1)
+            column = scalar_at(place, {**at, "m": m})
+            if place in sources:
+                column = Load(sources[place], (atom * HALVES + half,))
+            here = column - Cast(self._column(at, index(0), index(0)), int32)
+            with (
+                w.when(logical_and(here >= const(0, int32), here < const(self.s.tile_n, int32))),
+                w.loop("picked_pair", self.s.tile_n // 8, UNROLLED) as pair,
+                w.loop("picked_column", PAIR, UNROLLED) as one,
+                w.when(Compare(CompareOp.EQ, here, Cast(pair * 8 + one, int32))),
+            ):
+                w.store(found, (atom, half, index(0)), Load(accumulators, (atom, pair * 4 + half * 2 + one)))
 
     def _add_exponentials(self, values: Buffer, state: Sequence[Buffer], top: Buffer) -> None:
         """Add up the exponentials of what values are below the greatest one of their row, ``top``. Where that is minus
@@ -239,11 +307,17 @@ class RowReducingEpilogue(Epilogue):
             return value
         return Select(self._column(at, pair, column) < self.gemm.n.extent, value, kind.identity[0])
 
-    def _value_of(self, result: Result, here: Mapping[str, Expr], product: Expr, known: Mapping[Load, Expr]) -> Expr:
-        def replaced(load: Load) -> Expr:
-            return product if load.buffer.name in self.gemm.accumulators else known.get(load, load)
+    def _value_of(self, result: Result, here: Mapping[str, Expr], product: Expr, known: Mapping[Expr, Expr]) -> Expr:
+        """Return a value that is reduced, of one element. ``known``: what has been computed ahead."""
 
-        return scalar_at(result.value, here, replaced)
+        def taken(e: Expr) -> Expr:
+            if e in known:
+                return known[e] if known[e].dtype == e.dtype else Cast(known[e], e.dtype)
+            if isinstance(e, Load):
+                return product if e.buffer.name in self.gemm.accumulators else e
+            return rebuild(e, [taken(child) for child in e.children]) if e.children else e
+
+        return scalar_at(taken(result.value), here)
 
     def _combine_lanes(self, reduction: RowReduction, state: Sequence[Buffer], at: Mapping[str, Expr]) -> None:
         """Combine what the columns of a pair and the lanes of a row have found, for the first column of a pair."""
@@ -283,21 +357,19 @@ class RowReducingEpilogue(Epilogue):
 
     # --- what results read beside the accumulators
 
-    def _sources(self, axis: str) -> list[Load]:
-        """Return what results read that is the same along all axes of a tile but ``axis``, and may be loaded ahead: no
-        select says where it may."""
-        values = (r.value for r in self.gemm.results if not any(isinstance(e, Select) for e in walk(r.value)))
-        read = dict.fromkeys(load for value in values for load in loads_of(value))
-        return [load for load in read if free_variables(load) & {"m", "n"} == {axis}]
+    def _terms(self, axis: str) -> list[Expr]:
+        """Return the largest parts of results that read tensors, and are the same along all axes of a tile but
+        ``axis``. They may be computed ahead: no select says where."""
+        return list(dict.fromkeys(term for r in self.gemm.results for term in _terms_of(r.value, axis)))
 
-    def _load_columns(self, at: Mapping[str, Expr], pair: Expr) -> dict[Load, Buffer]:
-        """Load what results read for each column, for a pair of columns."""
-        w, last, found = self.w, self.gemm.n.extent, dict[Load, Buffer]()
+    def _compute_columns(self, at: Mapping[str, Expr], pair: Expr) -> dict[Expr, Buffer]:
+        """Compute what results need for each column, for a pair of columns."""
+        w, last, found = self.w, self.gemm.n.extent, dict[Expr, Buffer]()
         width = PAIR if last % PAIR == 0 else 1
-        for load in self._sources("n"):
-            found[load] = w.allocate("of_column", (PAIR,), load.dtype, MemoryScope.REGISTER)
+        for term in self._terms("n"):
+            found[term] = w.allocate("of_column", (PAIR,), register_dtype(term.dtype), MemoryScope.REGISTER)
             with w.loop("source_column", PAIR // width, UNROLLED) as column:
                 n = minimum(self._column(at, pair, column), index(last - width))
-                value = vector_at(load, {**at, "n": n}, "n", width)
-                w.store(found[load], contiguous_vector((column,), width), value)
+                value = _widened(vector_at(term, {**at, "n": n}, "n", width))
+                w.store(found[term], contiguous_vector((column,), width), value)
         return found

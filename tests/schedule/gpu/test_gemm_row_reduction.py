@@ -57,6 +57,19 @@ CASES: Mapping[str, str] = {
     "float32 in parts": "precision: tf32x3\n" + _nearest(200, 300, 72, "min", "float32"),
     "logarithm of a sum of exponentials": _log_sum_exp(200, 333, 72),
     "causal logits": _log_sum_exp(200, 328, 72, "select(j <= i * 2, L[i, j] * 0.5 + C[j], -inf)", "C: float32[328]\n"),
+    "cross entropy": "T: int64[200]\n"
+    + _log_sum_exp(200, 333, 72, "L[i, j] * 0.5").replace(
+        "log(S[i]) + M[i]", "float16(log(S[i]) + M[i] - 0.5 * L[i, min(max(T[i], 0), 332)])"
+    ),
+    "the logits of pairs": (
+        _product(200, 200, 72, name="L")
+        + "M[i] = max over j < 200 of L[i, j] * 3\n"
+        + "S[i] = sum over j < 200 of exp(L[i, j] * 3 - M[i])\n"
+        + "Y[i] = log(S[i]) + M[i] - L[i, i] * 3"
+    ),
+    "the greatest of one element and zeros": (
+        "T: int32[200]\n" + _product(200, 333, 72) + "M[i] = max over j < 333 of select(int32(j) == T[i], D[i, j], 0.0)"
+    ),
     "the position of the largest logit, too": (
         _log_sum_exp(200, 328, 72, "L[i, j] * 0.5 + 1", "") + "\nP[i] = argmax over j < 328 of L[i, j] * L[i, j]"
     ),
@@ -132,6 +145,20 @@ def test_values_that_take_the_place_of_accumulators_leave_other_results_alone() 
     np.testing.assert_array_equal(found, (product * product).argmax(1))
 
 
+def test_the_logit_of_a_target_is_that_of_its_column() -> None:
+    """Targets beyond the ends are the first and the last column."""
+    text = "T: int32[200]\n" + _product(200, 333, 24) + "M[i] = max over j < 333 of D[i, j]\n"
+    workload = parse_workload(text + "Y[i] = D[i, min(max(int64(T[i]), 0), 332)] + M[i] * 0")
+    draw = np.random.default_rng(5)
+    a, b = (draw.integers(-3, 4, (rows, 24)).astype(np.float16) for rows in (200, 333))
+    targets = draw.integers(-20, 350, 200).astype(np.int32)
+    wanted = (a.astype(np.float32) @ b.astype(np.float32).T)[np.arange(200), targets.clip(0, 332)]
+    for knobs in ({"mma_n": 80, "atoms_m": 2}, {"mma_n": 64, "ping_pong": 1, "consumer_warpgroups": 2}):
+        kernel = SKETCH.lower(workload, FEW, legal_schedule_of(SKETCH, workload, FEW, **knobs))
+        found = interpret(finish(kernel, FEW), {"T": targets, "A": a, "B": b})["Y"]
+        np.testing.assert_array_equal(found, wanted)
+
+
 def test_a_tile_without_a_finite_logit_adds_nothing() -> None:
     """The first columns are hidden from all rows, and whole tiles of them have minus infinity for their maximum."""
     text = _log_sum_exp(130, 200, 40, "select(j >= 150, L[i, j], -inf)")
@@ -155,6 +182,9 @@ OTHERS: Mapping[str, str] = {
         + "V[i] = sum over j < 304 of (D[i, j] - M[i] / 304) * (D[i, j] - M[i] / 304)"
     ),
     "all rows together": _product(200, 304, 72) + "M[] = max over i < 200, j < 304 of D[i, j]",
+    "an element of another row": (
+        _product(200, 304, 72) + "M[i] = max over j < 304 of D[i, j]\nY[i] = M[i] - D[199 - i, 0]"
+    ),
     "float64": _nearest(200, 304, 72).replace("float32", "float64"),
 }
 
