@@ -10,6 +10,7 @@ than loads as a kernel that computes these factors and a product (im2col is that
 reductions of functions of two such factors are the same. ``joined_axes`` are the same, with the axes of such a sum as
 one. With ``gathered``, what is read at loaded indices, such as the rows of an embedding, is copied first. With
 ``widened``, inputs of 8 bits are copied as float16, which holds them, for a class that takes that, such as attention.
+With ``reduced_products`` there is a product for each direction in which it is reduced.
 ``te.softmax_chunks`` has one of long rows on a processor, and ``te.channels_last`` those of convolutions with channels
 first.
 """
@@ -31,6 +32,7 @@ from ..te.contraction_path import with_own_axes
 from ..te.functions import within
 from ..te.inline import inline_stages
 from ..te.narrow_floats import cast_outside
+from ..te.reduced_products import with_reduced_products
 from ..te.softmax_chunks import softmax_chunk_steps
 from ..te.steps import run_of, step_of
 from ..te.workload import Axis, Reducer, Stage, Workload
@@ -39,6 +41,7 @@ from .step_chain import Decomposer
 from .tile.delinearize import axis_indices
 
 STAGES, JOINED_AXES, GATHERED, WIDENED, PIXEL_BLOCKS = "stages", "joined_axes", "gathered", "widened", "pixel_blocks"
+REDUCED_PRODUCTS = "reduced_products"
 """The names of decompositions. Names of tensors that are copied from loaded indices begin with ``gathered``."""
 _ROW_ALIGNMENT_BYTES = 16
 """Rows of tensors that are multiplied begin at multiples of so many bytes, where axes are joined: TMA wants that."""
@@ -51,22 +54,21 @@ def decompositions(workload: Workload, has_class: Callable[[Workload], bool]) ->
         return []
     found: dict[str, tuple[Workload, ...]] = {}
     whole = inline_stages(workload)
-    variants = (
-        (STAGES, whole),
-        (JOINED_AXES, whole),
-        (GATHERED, _with_gathers(whole)),
-        (WIDENED, _with_widened_inputs(whole)),
-    )
-    for name, given in variants:
-        if given is None:
-            continue
+
+    def add(name: str, given: Workload | None) -> None:
         try:
-            steps = _stage_steps(given, has_class, name)
+            steps = () if given is None else _stage_steps(given, has_class, name)
         except InvalidWorkload:  # an intermediate beyond the limits of tensors
-            continue
+            return
         if len(steps) > 1 and steps not in found.values():
             found[name] = steps
+
+    add(STAGES, whole)
+    add(JOINED_AXES, whole)
+    add(GATHERED, _with_gathers(whole))
+    add(WIDENED, _with_widened_inputs(whole))
     found |= dict(channels_last_steps(workload))
+    add(REDUCED_PRODUCTS, with_reduced_products(whole))
     return [(name, steps) for name, steps in found.items() if all(map(has_class, steps))]
 
 
@@ -100,9 +102,9 @@ def cpu_decompositions(
     workload: Workload, has_class: Callable[[Workload], bool]
 ) -> list[tuple[str, tuple[Workload, ...]]]:
     """Return the decompositions of a workload for a processor, where the generic sketch is as good as a class for
-    everything but sums of products. Long rows of a softmax have one in chunks."""
+    everything but sums of products, and no class reduces these at once. Long rows of a softmax have one in chunks."""
     found = decompositions(workload, lambda step: has_class(step) or not any(map(contraction_of, step.stages)))
-    return [*found, *softmax_chunk_steps(workload)]
+    return [*((name, steps) for name, steps in found if name != REDUCED_PRODUCTS), *softmax_chunk_steps(workload)]
 
 
 def _stage_steps(workload: Workload, has_class: Callable[[Workload], bool], form: str) -> tuple[Workload, ...]:
@@ -371,8 +373,9 @@ DECOMPOSED = Decomposer(
     knob="decomposition",
     meaning="what the workload is decomposed into: `stages`, or a few together; with `joined_axes` the axes of a sum "
     "of products are one; with `gathered` what is read at loaded indices is copied first; with `widened` inputs of "
-    "8 bits are copied as float16 first; with `softmax_chunks` the maximum and the sum of a row come from those of its "
-    "chunks; `patches`, `channels_last` and their like change the layout of a convolution",
+    "8 bits are copied as float16 first; with `reduced_products` there is a product for each direction in which it is "
+    "reduced; with `softmax_chunks` the maximum and the sum of a row come from those of its chunks; `patches`, "
+    "`channels_last` and their like change the layout of a convolution",
     takes="workloads of static shapes that kernel classes take in several steps and none takes as a whole",
     generic=True,
 )

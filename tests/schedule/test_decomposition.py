@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
+import numpy as np
 import pytest
 
 from tests.sketch_agreement import check_schedules
@@ -11,9 +12,11 @@ from tilewright.runtime.devices import host_target
 from tilewright.schedule.decomposition import cpu_decompositions, decompositions
 from tilewright.schedule.defaults import default_schedule
 from tilewright.schedule.sketches import SKETCHES, class_sketches, sketches_for
+from tilewright.te.data import random_inputs
 from tilewright.te.dynamic import with_dynamic
 from tilewright.te.operators import OPERATORS
 from tilewright.te.parse import parse_workload
+from tilewright.te.reference import reference
 from tilewright.te.workload import Workload
 
 H200 = Target("cuda", "sm_90a", threads=132, vector_bytes=16)
@@ -44,6 +47,27 @@ K[i < 37] = int64(J[min(max(int64(I[i, 1]), 0), 49)])
 Y[i] = sum over d < 72 of T[min(max(int64(I[i, 0]), 0), 49), d] * T[min(max(K[i], 0), 49), d]
 """
 """Two rows are multiplied. The index of one of them lies at a loaded index, too."""
+
+
+_LOGITS = """
+A: float16[72, 40]
+B: float16[144, 40]
+L[i, j] = sum over k < 40 of float32(A[i, k]) * float32(B[j, k])
+"""
+BOTH_DIRECTIONS = (
+    _LOGITS
+    + """
+M[i] = max over j < 144 of L[i, j]
+C[j] = max over i < 72 of L[i, j]
+S[i] = sum over j < 144 of exp(L[i, j] - M[i])
+T[j] = sum over i < 72 of exp(L[i, j] - C[j])
+X[i < 72] = log(S[i]) + M[i] - L[i, i]
+Y[j] = log(T[j]) + C[j]
+"""
+)
+"""The losses of a contrastive model read the logits of pairs along rows and along columns."""
+NORMS_BEHIND = _LOGITS + "N[j] = sum over k < 40 of abs(float32(B[j, k]))\nM[i] = argmin over j < 144 of N[j] - L[i, j]"
+BOTH_SIDES = _LOGITS + "S[] = sum over i < 72, j < 144 of max(L[i, j], 0)"
 
 
 def _image(batch: int, size: int, dtype: str, layout: str, **more: object) -> Callable[[], Workload]:
@@ -93,6 +117,9 @@ WORKLOADS: dict[str, Callable[[], Workload]] = {
     ),
     "attention of 8-bit floats": lambda: parse_workload(_attention("float8_e4m3fn", "float8_e5m2")),
     "keys and values of 8 bits": lambda: parse_workload(_attention("float16", "int8")),
+    "both directions of a product": lambda: parse_workload(BOTH_DIRECTIONS),
+    "norms behind a product": lambda: parse_workload(NORMS_BEHIND),
+    "both sides of a product": lambda: parse_workload(BOTH_SIDES),
     "groups": _image(2, 8, "float32", "NHWC", groups=2, dilation=2),
 }
 PAIRWISE: dict[str, Callable[[], Workload]] = {
@@ -190,6 +217,33 @@ def test_rows_at_loaded_indices_are_copied_once() -> None:
     assert [s.tensor.shape for s in copy.stages] == [(37, 72)] and [s.name for s in rows.stages] == ["M", "V", "Y"]
     found = decompositions(parse_workload(PAIRS), _has_class)
     assert [[s.tensor.shape for s in step.stages] for step in dict(found)["gathered"]][-1] == [(37,)]
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        (BOTH_DIRECTIONS, [["L", "M", "S", "X"], ["L_2", "C", "T", "Y"]]),
+        (NORMS_BEHIND, [["N"], ["L", "M"]]),
+        (BOTH_SIDES, [["L", "S_rows"], ["S"]]),
+    ],
+    ids=["directions", "norms", "sides"],
+)
+def test_products_that_are_reduced_are_not_stored(text: str, wanted: list[list[str]]) -> None:
+    workload = parse_workload(text)
+    steps = dict(decompositions(workload, _has_class))["reduced_products"]
+    assert [[s.name for s in step.stages] for step in steps] == wanted
+    tensors = random_inputs(workload, 2)
+    expected = reference(workload, tensors)
+    for step in steps:
+        tensors |= reference(step, {b.name: tensors[b.name].astype(b.dtype.numpy) for b in step.inputs})
+    for name, value in expected.items():
+        np.testing.assert_allclose(tensors[name], value, rtol=1e-5)
+
+
+def test_a_product_that_is_stored_anyway_is_computed_once() -> None:
+    text = BOTH_DIRECTIONS.replace("float32(B[j, k])", "float32(B[j, k])   # output")
+    found = decompositions(parse_workload(text), _has_class)
+    assert [name for name, _ in found] == ["stages"]
 
 
 def test_outputs_are_no_workspace() -> None:

@@ -74,7 +74,7 @@ class RowReductionPlan(GemmPlan):
 
         def holds(c: Columns) -> Bools:
             s = self.sizes(c)
-            fits: Bools = s.registers_beside(spare) + s.atoms_m * of_state <= s.thread_registers
+            fits: Bools = s.registers_beside(spare) + s.atoms_m * of_state <= s.registers
             return fits
 
         meaning = (
