@@ -12,10 +12,10 @@ target, is the sum of those of its row of which all others count as 0.
 
 from dataclasses import dataclass, replace
 
-from ...core.dtypes import int32
+from ...core.dtypes import float32, int32
 from ...ir.buffer import Buffer
 from ...ir.expr import Cast, Compare, CompareOp, Expr, Load, Select, Unary, UnaryOp, Var, const
-from ...ir.rewrite import free_variables, fresh_name, loads_of, map_loads
+from ...ir.rewrite import free_variables, fresh_name, loads_of, map_expr, map_loads
 from ...te.contraction import contraction_of
 from ...te.inline import inline_stages
 from ...te.workload import Axis, Reducer, Stage, Workload
@@ -67,8 +67,9 @@ def row_reduced_gemm_of(workload: Workload) -> RowReducedGemm | None:
     taken = {b.name for b in whole.inputs} | {s.name for s in whole.stages}
     values = list[Stage]()
     for number in range(1 + max(r.result for r in reductions)):
-        reduced = next(r.reduced for r in reductions if r.result == number)
-        values.append(_values(rows, reduced, fresh_name("partial", taken)))
+        (first, *others) = (r for r in reductions if r.result == number)
+        body = map_expr(first.reduced.body, _unrounded) if others else first.reduced.body
+        values.append(_values(rows, replace(first.reduced, body=body), fresh_name("partial", taken)))
         taken.add(values[-1].name)
     gemm = gemm_of(
         replace(whole, stages=(product, *values), outputs=tuple(s.name for s in values), constants=frozenset()),
@@ -161,6 +162,17 @@ def _values(rows: RowwiseProblem, reduced: ReducedTensor, name: str) -> Stage:
     dtype, body = reduced.accumulation.accumulator_dtype, reduced.body
     tensor = Buffer(name, tuple(a.extent for a in axes), dtype)
     return Stage(tensor, tuple(axes), body if body.dtype == dtype else Cast(body, dtype))
+
+
+def _unrounded(e: Expr) -> Expr:
+    """Return what a float32 was before it was rounded to 16 bits, which it need not be (``te.inline``). Exponentials
+    take the place of accumulators, and the assembler wants to see float32 alone in that."""
+    match e:
+        case Cast(Cast(value, narrow), type) if (
+            value.dtype == type == float32 and narrow.is_float and narrow.bits == 16
+        ):
+            return value
+    return e
 
 
 def _along_rows(rows: RowwiseProblem, indices: tuple[Expr, ...]) -> bool:
