@@ -25,6 +25,8 @@ _MOVING = ("concatenate", "flip", "identity", "pad", "permute", "reshape", "slic
 """Views that show no element twice."""
 _REORDERING = ("permute", "reshape", "slice")
 """Those that an anchor may have behind it, so that its kernel stores what they show."""
+_REDUCTIONS = ("argmax", "argmin", "max", "mean", "min", "prod", "sum")
+"""Those that a product may have behind it, so that its kernel stores nothing else."""
 
 Fits = Callable[[Workload], bool]
 """Whether a sketch of a kernel class takes a workload on the target at hand: not just the generic sketch."""
@@ -203,6 +205,7 @@ class _Partition:
         for node in reversed(self.graph.nodes):
             self._attend(node)
             self._crop(node)
+            self._reduce(node)
         self._written.clear()  # what reads an attention may have been written before its output was stored
         for node in reversed(self.graph.nodes):
             computed = not node.is_foreign and self._is_computed(node)
@@ -368,6 +371,22 @@ class _Partition:
         computed, region = [n for n in whole[:-1] if not is_view(n)], _GraphRegion([])
         for n in (whole[-1], *reversed(computed)):
             region = region.with_node(n, self.graph)
+        self._written.clear()
+        if self._may_fit(region):
+            self.regions.append(region)
+            self._region_of |= {n.name: region for n in region.nodes}
+            self.stored.add(region.output.name)
+
+    def _reduce(self, node: Node) -> None:
+        """Make a reduction of a product one kernel with the product and the pointwise nodes between them, where a
+        kernel class takes that, so that the product is not stored."""
+        if node.op not in _REDUCTIONS:
+            return
+        found, region = self._from_anchor(node), _GraphRegion([])
+        for n in found:
+            region = region.with_node(n, self.graph)
+        if not found or found[-1].op != "matmul" or any(n.name in self.stored for n in found[1:]):
+            return
         self._written.clear()
         if self._may_fit(region):
             self.regions.append(region)

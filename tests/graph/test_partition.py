@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.golden import check_golden
 from tests.random_graphs import graphs, residual_block
-from tilewright.core.dtypes import float32
+from tilewright.core.dtypes import float16, float32
 from tilewright.core.errors import InvalidGraph
 from tilewright.core.target import Target
 from tilewright.graph.graph import FOREIGN, Graph, GraphBuilder, Node, Value, check_graph
@@ -193,3 +193,21 @@ def test_a_product_of_permuted_heads_gets_a_class_before_it_gets_an_epilogue_tha
     graph = check_graph(Graph((heads, residual), (w, bias), b.nodes, (y.name,)))
     program = compile_program(graph, lambda workload: has_class(workload, target), gpu=True)
     assert all(has_class(call.workload, target) for call in program.kernels)
+
+
+def test_a_product_whose_rows_are_reduced_is_not_stored() -> None:
+    """The nearest of some vectors, by the squares of their norms; few rows are left to two kernels."""
+    target = Target("cuda", "sm_90a", (), 132, 16)
+    found = []
+    for rows, keep in ((512, False), (512, True), (16, False)):
+        half = TensorType((rows, 64), float16)
+        x, codes, norms = Value("x", half), Value("codes", TensorType((2048, 64), float16)), value("norms", 2048)
+        b = GraphBuilder(["x", "codes", "norms"])
+        product = b.node("matmul", x, b.node("permute", codes, order=(1, 0)))
+        single = b.node("cast", product, dtype="float32")
+        nearest = b.node("argmin", b.node("sub", norms, single), dim=1, keep=keep)
+        graph = check_graph(Graph((x,), (codes, norms), b.nodes, (nearest.name,)))
+        program = compile_program(graph, lambda workload: has_class(workload, target), gpu=True)
+        assert all(has_class(call.workload, target) for call in program.kernels)
+        found.append(len(program.kernels))
+    assert found == [1, 1, 2]
