@@ -10,12 +10,14 @@ product. Columns are rows of the transposed product. An element at a column that
 target, is the sum of those of its row of which all others count as 0.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ...core.dtypes import float32, int32
 from ...ir.buffer import Buffer
-from ...ir.expr import Cast, Compare, CompareOp, Expr, Load, Select, Unary, UnaryOp, Var, const
-from ...ir.rewrite import free_variables, fresh_name, loads_of, map_expr, map_loads
+from ...ir.expr import Cast, Compare, CompareOp, Expr, Load, Select, Unary, UnaryOp, Var, const, index
+from ...ir.linear_form import affine_form
+from ...ir.rewrite import free_variables, fresh_name, loads_of, map_expr, map_loads, substitute
 from ...te.contraction import contraction_of
 from ...te.inline import inline_stages
 from ...te.workload import Axis, Reducer, Stage, Workload
@@ -53,22 +55,26 @@ def row_reduced_gemm_of(workload: Workload) -> RowReducedGemm | None:
     product, *rest = whole.stages
     if workload.dynamic or workload.skews or product.name in whole.outputs or contraction_of(product) is None:
         return None
-    product, rest = _in_order_of_rows(product, rest)
-    matrix = product.tensor
-    rest = [part for stage in rest for part in _with_elements_as_sums(stage, matrix)]
-    rows = rowwise_problem(replace(whole, inputs=(*whole.inputs, matrix), stages=tuple(rest), constants=frozenset()))
+    taken = {b.name for b in whole.inputs} | {s.name for s in whole.stages}
+    matrix = _matrix_of(product.tensor, rest, fresh_name("matrix", taken))
+    if matrix is None:
+        return None
+    rest = [part for stage in rest for part in _with_elements_as_sums(matrix.read_by(stage), matrix.tensor)]
+    read = (*whole.inputs, matrix.tensor)
+    rows = rowwise_problem(replace(whole, inputs=read, stages=tuple(rest), constants=frozenset()))
     if rows is None or rows.elementwise_outputs or rows.order or not rows.reductions:
         return None
-    if any(load.buffer == matrix for output in rows.per_row_outputs for load in loads_of(output.body)):
+    loads = [*(load for s in rest for load in loads_of(s.body) if load.buffer == product.tensor)]
+    loads += [load for c in rows.per_row_outputs for load in loads_of(c.body) if load.buffer == matrix.tensor]
+    if loads:  # of elements that are not reduced
         return None
     reductions = _reductions(rows)
     if reductions is None or (any(r.reduced.reducer.is_position for r in reductions) and len(rows.columns) > 1):
         return None
-    taken = {b.name for b in whole.inputs} | {s.name for s in whole.stages}
     values = list[Stage]()
     for number in range(1 + max(r.result for r in reductions)):
         (first, *others) = (r for r in reductions if r.result == number)
-        body = map_expr(first.reduced.body, _unrounded) if others else first.reduced.body
+        body = matrix.of_product(map_expr(first.reduced.body, _unrounded) if others else first.reduced.body)
         values.append(_values(rows, replace(first.reduced, body=body), fresh_name("partial", taken)))
         taken.add(values[-1].name)
     gemm = gemm_of(
@@ -77,30 +83,72 @@ def row_reduced_gemm_of(workload: Workload) -> RowReducedGemm | None:
     )
     if gemm is None or not all(_along_rows(rows, r.indices) for r in gemm.results):
         return None
-    if any(r.exponentials and r.reduced.tensor.dtype != matrix.dtype for r in reductions):
+    if any(r.exponentials and r.reduced.tensor.dtype != product.tensor.dtype for r in reductions):
         return None
     return RowReducedGemm(replace(gemm, stored=False), rows, reductions)
 
 
-def _in_order_of_rows(product: Stage, rest: list[Stage]) -> tuple[Stage, list[Stage]]:
-    """Return the product with its axes in the order in which the first reduction has them, those that it reduces last,
-    and the other stages, which read it so. They stay as they are where that reduction reads it in another way."""
+@dataclass(frozen=True, slots=True)
+class _Matrix:
+    """The sums of a product as they are reduced: ``tensor[rows, columns]`` is ``product[places]``, on the axes of a
+    reduction of it, ``rows`` and ``columns``."""
+
+    product: Buffer
+    tensor: Buffer
+    rows: tuple[Axis, ...]
+    columns: tuple[Axis, ...]
+    places: tuple[Expr, ...]
+
+    def read_by(self, stage: Stage) -> Stage:
+        """Return a stage that reads the matrix wherever it reads the product in its own row: at its own columns, or at
+        one that the row names."""
+        own = tuple(Var(a.name) for a in (*stage.axes, *stage.reduce_axes))
+        extents = tuple(a.extent for a in (*stage.axes, *stage.reduce_axes))
+        column = self.places.index(Var(self.columns[0].name)) if Var(self.columns[0].name) in self.places else None
+        if extents == self.tensor.shape:
+            wanted, named = self._at(own), None
+        elif extents == self.tensor.shape[:-1] and len(self.columns) == 1 and column is not None:
+            wanted, named = self._at((*own, own[0] if own else index(0))), column
+        else:
+            return stage
+
+        def read(load: Load) -> Load:
+            if load.buffer != self.product:
+                return load
+            pairs = (pair for d, pair in enumerate(zip(load.indices, wanted, strict=True)) if d != named)
+            if not all(_is_same(i, w) for i, w in pairs):
+                return load
+            return Load(self.tensor, own if named is None else (*own, load.indices[named]))
+
+        return replace(stage, body=map_loads(stage.body, read))
+
+    def of_product(self, body: Expr) -> Expr:
+        """Return the body of a reduction of a workload on rows, which reads the product instead of the matrix."""
+        return map_loads(
+            body, lambda load: Load(self.product, self._at(load.indices)) if load.buffer == self.tensor else load
+        )
+
+    def _at(self, axes: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        names = (a.name for a in (*self.rows, *self.columns))
+        at = dict(zip(names, axes, strict=True))
+        return tuple(substitute(i, at) for i in self.places)
+
+
+def _matrix_of(product: Buffer, rest: Sequence[Stage], name: str) -> _Matrix | None:
+    """Return the matrix that the first reduction makes of a product; None where it reads none."""
     first = next((s for s in rest if s.reducer is not None), None)
-    if first is None:
-        return product, rest
-    order: list[Expr] = [Var(a.name) for a in (*first.axes, *first.reduce_axes)]
-    read = next((e for e in loads_of(first.body) if e.buffer.name == product.name), None)
-    if read is None or not all(i in order for i in read.indices):
-        return product, rest
-    places = sorted(range(len(product.axes)), key=lambda d: order.index(read.indices[d]))
-    axes = tuple(product.axes[d] for d in places)
-    matrix = Buffer(product.name, tuple(a.extent for a in axes), product.tensor.dtype)
+    places = next((e.indices for e in loads_of(first.body) if e.buffer == product), None) if first else None
+    if first is None or places is None:
+        return None
+    axes = (*first.axes, *first.reduce_axes)
+    return _Matrix(
+        product, Buffer(name, tuple(a.extent for a in axes), product.dtype), first.axes, first.reduce_axes, places
+    )
 
-    def turned(load: Load) -> Load:
-        return Load(matrix, tuple(load.indices[d] for d in places)) if load.buffer.name == product.name else load
 
-    stages = [replace(s, body=map_loads(s.body, turned)) for s in rest]
-    return replace(product, tensor=matrix, axes=axes), stages
+def _is_same(i: Expr, j: Expr) -> bool:
+    """Return whether two indices are the same."""
+    return i == j or ((form := affine_form(i)) is not None and form == affine_form(j))
 
 
 def _with_elements_as_sums(stage: Stage, matrix: Buffer) -> list[Stage]:

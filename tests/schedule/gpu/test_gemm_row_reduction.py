@@ -100,6 +100,15 @@ CASES: Mapping[str, str] = {
         "D[h < 20, i < 9, j < 200] = sum over k < 72 of float32(A[h, i, k]) * float32(B[k, j])\n"
         "M[h, i] = max over j < 200 of D[h, i, j]"
     ),
+    "rows that are split": (
+        _product(200, 328, 72)
+        + "M[h < 8, i < 25] = max over j < 328 of D[h * 25 + i, j]\n"
+        + "P[h < 8, i < 25] = argmax over j < 328 of D[h * 25 + i, j]\n"
+        + "Y[h, i < 25] = M[h, i] + D[h * 25 + i, 7]"
+    ),
+    "columns and rows change places": (
+        _product(200, 304, 72) + "M[j < 304] = max over i < 200 of D[i, j]\nY[j] = M[j] - D[3, j]"
+    ),
     "odd rows of operands": _nearest(200, 301, 71),
 }
 
