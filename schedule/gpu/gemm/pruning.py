@@ -87,7 +87,8 @@ class GemmPruning:
         usual &= s.tiles_per_cluster <= self.most_cluster_tiles
         # a cluster gains nothing from sharing the operands of a single iteration
         usual &= (s.tiles_per_cluster == 1) | (s.tile_iterations * s.k_iters > 1)
-        usual &= (s.ping_pong == 0) | ((s.consumer_warpgroups == 2) & alone & (s.cluster_tiles > multiprocessors))
+        takes_turns = (s.consumer_warpgroups == 2) | (not gemm.stored)  # three where the epilogue is long
+        usual &= (s.ping_pong == 0) | (takes_turns & alone & (s.cluster_tiles > multiprocessors))
         moved = (s.consumer_warpgroups == 2) & (s.accumulator_registers >= self.least_moved_accumulators)
         usual &= (s.producer_warpgroup == 0) | (alone & moved)
         usual &= (s.split_k == 1) | (alone & (elements <= self.largest_split_tile) & (s.k_iters >= 2))

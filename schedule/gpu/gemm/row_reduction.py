@@ -62,6 +62,8 @@ UNROLLED = LoopKind.UNROLLED
 PAIR, HALVES = 2, 2
 """A thread has neighbouring columns in pairs, and rows in both halves of the 16 rows of its warp."""
 QUAD_DISTANCES = (1, 2)
+PAIRS_AHEAD = 8
+"""What results need for so many pairs of columns is computed while wgmma is under way. The rest is loaded meanwhile."""
 MASK_INSTRUCTIONS = 1.25
 """A select for each element, and a comparison for each column, which four elements of a thread share."""
 POSITION, EXPONENTIALS = "position", "exponentials"
@@ -184,8 +186,8 @@ class RowReducingEpilogue(Epilogue):
         self.partials = partials
 
     def load_first_sources(self, at: Mapping[str, Expr]) -> SourceRegisters:
-        """Compute what results need for each row, while wgmma may still be under way."""
-        w, found = self.w, dict[Expr, Buffer]()
+        """Compute what results need for each row and for the first columns, while wgmma may still be under way."""
+        w, found = self.w, self._compute_columns(at, index(0), self._pairs_ahead)
         for term in self._terms("m"):
             found[term] = w.allocate(
                 "of_row", (self.s.atoms_m * HALVES,), register_dtype(term.dtype), MemoryScope.REGISTER
@@ -241,12 +243,13 @@ class RowReducingEpilogue(Epilogue):
         kept = {r.result for r in states if r.exponentials}
         reduced = (r for r in states if not r.exponentials and not self.partials.picks(r))
         reductions = sorted(reduced, key=lambda r: r.result in kept)
-        with w.loop("pair", self.s.tile_n // 8, UNROLLED) as pair:
-            of_columns = self._compute_columns(at, pair)
+        of_rows = {term: sources[term] for term in self._terms("m")}
+
+        def reduce_pair(pair: Expr, of_columns: Mapping[Expr, Buffer], first: Expr) -> None:
             with w.loop("column", PAIR, UNROLLED) as column, self._rows("reduced") as (atom, half):
                 here = self._place(at, pair, column, atom, half)
-                known: dict[Expr, Expr] = {term: Load(b, (atom * HALVES + half,)) for term, b in sources.items()}
-                known |= {term: Load(b, (column,)) for term, b in of_columns.items()}
+                known: dict[Expr, Expr] = {term: Load(b, (atom * HALVES + half,)) for term, b in of_rows.items()}
+                known |= {term: Load(b, (first + column,)) for term, b in of_columns.items()}
                 element, place = (atom, pair * 4 + half * 2 + column), (atom, half, column)
                 for reduction in reductions:
                     kind, state = reduction.reduced.accumulation, states[reduction]
@@ -257,6 +260,19 @@ class RowReducingEpilogue(Epilogue):
                         value = Load(accumulators, element)
                     held = [Load(b, place) for b in state]
                     store_state(w, state, place, kind.accumulate(held, value, pair * 8 + column))
+
+        ahead, pairs = self._pairs_ahead, self.s.tile_n // 8
+        if ahead:
+            with w.loop("first_pair", ahead, UNROLLED) as first_pair:
+                reduce_pair(first_pair, {term: sources[term] for term in self._terms("n")}, first_pair * PAIR)
+        if pairs > ahead:
+            with w.loop("pair", pairs - ahead, UNROLLED) as further:
+                reduce_pair(further + ahead, self._compute_columns(at, further + ahead, 1), index(0))
+
+    @property
+    def _pairs_ahead(self) -> int:
+        """For how many pairs of columns that is computed ahead which results need for each column."""
+        return min(PAIRS_AHEAD, self.s.tile_n // 8) if self._terms("n") else 0
 
     def _pick(
         self,
@@ -362,14 +378,17 @@ class RowReducingEpilogue(Epilogue):
         ``axis``. They may be computed ahead: no select says where."""
         return list(dict.fromkeys(term for r in self.gemm.results for term in _terms_of(r.value, axis)))
 
-    def _compute_columns(self, at: Mapping[str, Expr], pair: Expr) -> dict[Expr, Buffer]:
-        """Compute what results need for each column, for a pair of columns."""
+    def _compute_columns(self, at: Mapping[str, Expr], first: Expr, pairs: int) -> dict[Expr, Buffer]:
+        """Compute what results need for each column, for some pairs of columns from the ``first`` one on."""
         w, last, found = self.w, self.gemm.n.extent, dict[Expr, Buffer]()
         width = PAIR if last % PAIR == 0 else 1
-        for term in self._terms("n"):
-            found[term] = w.allocate("of_column", (PAIR,), register_dtype(term.dtype), MemoryScope.REGISTER)
-            with w.loop("source_column", PAIR // width, UNROLLED) as column:
-                n = minimum(self._column(at, pair, column), index(last - width))
+        for term in self._terms("n") if pairs else ():
+            found[term] = w.allocate("of_column", (pairs * PAIR,), register_dtype(term.dtype), MemoryScope.REGISTER)
+            with (
+                w.loop("source_pair", pairs, UNROLLED) as pair,
+                w.loop("source_column", PAIR // width, UNROLLED) as column,
+            ):
+                n = minimum(self._column(at, first + pair, column), index(last - width))
                 value = _widened(vector_at(term, {**at, "n": n}, "n", width))
-                w.store(found[term], contiguous_vector((column,), width), value)
+                w.store(found[term], contiguous_vector((pair * PAIR + column,), width), value)
         return found

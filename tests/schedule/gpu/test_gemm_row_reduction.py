@@ -127,6 +127,7 @@ def test_kernels_compute_their_expression(case: str) -> None:
     [
         {"ping_pong": 1, "consumer_warpgroups": 2, "atoms_m": 1, "mma_n": 64},
         {"ping_pong": 0, "atoms_m": 2, "mma_n": 48, "cluster_n": 2},
+        {"ping_pong": 1, "consumer_warpgroups": 3, "atoms_m": 1, "mma_n": 128},
         {"cluster_m": 2, "mma_n": 256},
     ],
     ids=str,
