@@ -26,6 +26,7 @@ from ..ir.expr import Binary, BinaryOp, Const, Expr, Load, Var, index, rebuild
 from ..ir.linear_form import linear_form
 from ..ir.rewrite import fresh_name, map_loads
 from .check import check
+from .congruences import with_congruent_terms
 from .inline import inline_stages
 from .workload import Axis, Stage, Workload
 
@@ -36,6 +37,7 @@ def with_phases(workload: Workload, *, whole: bool = False) -> Workload | None:
     the only one. Stages that do not reduce are inlined. ``whole``: whether the sum may also read such a position as a
     whole, and phases come first; otherwise it must read both parts, and a phase comes behind its quotient."""
     inlined = inline_stages(workload)
+    inlined = replace(inlined, stages=tuple(map(with_congruent_terms, inlined.stages)))
     sums = [s for s in inlined.stages if s.reducer is not None]
     splits = _split_axes(sums[0], whole) if len(sums) == 1 and not workload.dynamic else {}
     if not splits:

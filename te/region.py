@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from ..core.dtypes import INDEX
-from ..ir.expr import Compare, CompareOp, Expr, Logic, LogicOp, Unary, UnaryOp, Var
+from ..ir.expr import Binary, BinaryOp, Compare, CompareOp, Const, Expr, Logic, LogicOp, Unary, UnaryOp, Var, index
 from ..ir.linear_form import LinearForm, affine_form
 from .limits import MAX_CONSTRAINTS
 
@@ -72,6 +72,11 @@ def _constraints(condition: Expr, holds: bool, box: Box) -> list[LinearForm]:
             return _constraints(value, not holds, box)
         case Logic(op=op, a=a, b=b) if (op is LogicOp.AND) == holds:
             return _constraints(a, holds, box) + _constraints(b, holds, box)
+        case Compare(op=compare, a=Binary(op=BinaryOp.FLOORDIV, a=of, b=Const(value=n)), b=Const(value=c)) if (
+            compare in _OF_QUOTIENT and of.dtype == INDEX
+        ):
+            of_quotient, further = _OF_QUOTIENT[compare]
+            return _constraints(Compare(of_quotient, of, index((int(c) + further) * int(n))), holds, box)
         case Compare(op=compare, a=left, b=right) if left.dtype == INDEX:
             a_affine, b_affine = affine_form(left), affine_form(right)
             if a_affine is None or b_affine is None or not (_fits(a_affine, box) and _fits(b_affine, box)):
@@ -84,6 +89,14 @@ def _constraints(condition: Expr, holds: bool, box: Box) -> list[LinearForm]:
 def _fits(f: LinearForm, box: Box) -> bool:
     return all(name in box for name in f.variables) and all(-_MACHINE <= v < _MACHINE for v in box_bounds(f, box))
 
+
+_OF_QUOTIENT = {
+    CompareOp.LT: (CompareOp.LT, 0),
+    CompareOp.GE: (CompareOp.GE, 0),
+    CompareOp.LE: (CompareOp.LT, 1),
+    CompareOp.GT: (CompareOp.GE, 1),
+}
+"""``x // n`` compared with ``c`` is ``x`` compared, as said here, with ``(c + further) * n``."""
 
 _NEGATION = {
     CompareOp.LT: CompareOp.GE,

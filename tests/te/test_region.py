@@ -3,7 +3,7 @@
 import itertools
 import random
 
-from tilewright.ir.expr import Expr, Logic, LogicOp, Unary, UnaryOp, Var
+from tilewright.ir.expr import Expr, Logic, LogicOp, Unary, UnaryOp, Var, index
 from tilewright.ir.linear_form import LinearForm
 from tilewright.te.functions import equal, not_equal
 from tilewright.te.region import Region, box_bounds
@@ -18,6 +18,8 @@ def _condition(draw: random.Random, depth: int) -> Expr:
         a, b = _condition(draw, depth - 1), _condition(draw, depth - 1)
         return draw.choice([Logic(LogicOp.AND, a, b), Logic(LogicOp.OR, a, b), Unary(UnaryOp.NOT, a)])
     a, b = _affine(draw).to_expr(), _affine(draw).to_expr()
+    if draw.random() < 0.3:
+        a, b = a // draw.randint(1, 3), index(draw.randint(-3, 3))
     return draw.choice([a < b, a <= b, a > b, a >= b, equal(a, b), not_equal(a, b)])
 
 
@@ -51,6 +53,7 @@ def _value(e: Expr, at: dict[str, int]) -> int:
         "add": lambda: values[0] + values[1],
         "sub": lambda: values[0] - values[1],
         "mul": lambda: values[0] * values[1],
+        "floordiv": lambda: values[0] // values[1],
         "neg": lambda: -values[0],
     }[op]()
 
@@ -70,3 +73,9 @@ def test_bounds_hold_at_every_point() -> None:
         assert all(low <= v <= high for v in values)
         tightened += (low, high) != box_bounds(f, box)
     assert tightened > 100
+
+
+def test_a_quotient_below_a_number_is_below_a_multiple() -> None:
+    i = Var("i")
+    region = Region({"i": (-20, 20)}).where(Logic(LogicOp.AND, i // 3 < 4, i // 3 > -3), True)
+    assert region.box == {"i": (-6, 11)}

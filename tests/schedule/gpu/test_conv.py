@@ -35,6 +35,7 @@ from tilewright.schedule.problems.implicit_gemm import implicit_gemm_of
 from tilewright.schedule.sketches import sketches_for
 from tilewright.te import build as te
 from tilewright.te.data import random_inputs
+from tilewright.te.parse import parse_workload
 from tilewright.te.reference import reference
 from tilewright.te.tolerance import tolerance
 from tilewright.te.workload import Workload
@@ -71,6 +72,18 @@ def transposed(**changed: Any) -> Workload:
         **{"stride": 2, "padding": 1, "layout": "NHWC", "dtype": F16},
     }
     return workload_of("conv2d_transpose", **{**parameters, **changed})
+
+
+def _gradient(stride: int, kernel: int, channels: int, size: int) -> Workload:
+    """Return the gradient of a convolution with padding 1 towards its image of ``size`` by ``size`` pixels."""
+    count = (size + 2 - kernel) // stride + 1
+    places = f"(y + 1 - r) // {stride}", f"(x + 1 - s) // {stride}"
+    inside = " and ".join(f"{p.replace('//', '%')} == 0 and {p} >= 0 and {p} < {count}" for p in places)
+    return parse_workload(
+        f"D: float16[2, {count}, {count}, 64]\nW: float16[64, {kernel}, {kernel}, {channels}]\n"
+        f"G[n, y < {size}, x < {size}, c] = sum over r < {kernel}, s < {kernel}, k < 64 of "
+        f"select({inside}, float32(D[n, {', '.join(places)}, k]), 0.0) * float32(W[k, r, s, c])"
+    )
 
 
 def _filters_first() -> Workload:
@@ -123,6 +136,8 @@ CASES: dict[str, tuple[Target, Callable[[], Workload]]] = {
         lambda: transposed(kernel_h=3, kernel_w=3, groups=2, dtype="float32", precision="tf32"),
     ),
     "transposed, phases without a place": (FEW, lambda: transposed(kernel_h=1, kernel_w=3, stride=3, padding=0)),
+    "gradient": (H200, lambda: _gradient(2, 3, 40, 8)),
+    "gradient, not of whole strides": (H200, lambda: _gradient(3, 4, 40, 10)),
     "transposed, groups": (H200, lambda: transposed(groups=2, kernel_h=6, kernel_w=3, stride=3, padding=0)),
 }
 
@@ -469,6 +484,15 @@ def test_a_transposed_convolution_skips_places_that_no_pixel_meets() -> None:
     assert gemm.window.taps == (2, 2) and gemm.window.lower == (-1, -1) and gemm.window.most_shifted == 1
     odd = implicit_gemm_of(transposed(kernel_h=3, kernel_w=3, output_padding=1))
     assert odd is not None and odd.window is not None and odd.window.taps == (2, 2)  # one phase has but one
+
+
+def test_the_gradient_of_a_convolution_with_strides_is_a_transposed_one() -> None:
+    """It has the taps and the pixels of the operator."""
+    gemm, same = (
+        implicit_gemm_of(_gradient(2, 3, 40, 8)),
+        implicit_gemm_of(transposed(kernel_h=3, kernel_w=3, output_padding=1, width=4)),
+    )
+    assert gemm is not None and same is not None and gemm.window == same.window
 
 
 def test_a_transposed_convolution_leaves_out_pixels_of_the_last_stride() -> None:
