@@ -11,8 +11,8 @@ reductions of functions of two such factors are the same. ``joined_axes`` are th
 one. With ``gathered``, what is read at loaded indices, such as the rows of an embedding, is copied first. With
 ``widened``, inputs of 8 bits are copied as float16, which holds them, for a class that takes that, such as attention.
 With ``reduced_products`` there is a product for each direction in which it is reduced.
-``te.softmax_chunks`` has one of long rows on a processor, and ``te.channels_last`` those of convolutions with channels
-first.
+``te.softmax_chunks`` has one of long rows on a processor, ``te.channels_last`` those of convolutions with channels
+first, and ``te.padding_modes`` those of images that are padded by what stands in them (``padded``).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,6 +32,7 @@ from ..te.contraction_path import with_own_axes
 from ..te.functions import within
 from ..te.inline import inline_stages
 from ..te.narrow_floats import cast_outside
+from ..te.padding_modes import padded_steps
 from ..te.reduced_products import with_reduced_products
 from ..te.softmax_chunks import softmax_chunk_steps
 from ..te.steps import run_of, step_of
@@ -67,7 +68,7 @@ def decompositions(workload: Workload, has_class: Callable[[Workload], bool]) ->
     add(JOINED_AXES, whole)
     add(GATHERED, _with_gathers(whole))
     add(WIDENED, _with_widened_inputs(whole))
-    found |= dict(channels_last_steps(workload))
+    found |= dict(channels_last_steps(workload)) | dict(padded_steps(workload))
     add(REDUCED_PRODUCTS, with_reduced_products(whole))
     return [(name, steps) for name, steps in found.items() if all(map(has_class, steps))]
 
@@ -375,7 +376,7 @@ DECOMPOSED = Decomposer(
     "of products are one; with `gathered` what is read at loaded indices is copied first; with `widened` inputs of "
     "8 bits are copied as float16 first; with `reduced_products` there is a product for each direction in which it is "
     "reduced; with `softmax_chunks` the maximum and the sum of a row come from those of its chunks; `patches`, "
-    "`channels_last` and their like change the layout of a convolution",
+    "`channels_last` and their like change the layout of a convolution; with `padded` images are padded first",
     takes="workloads of static shapes that kernel classes take in several steps and none takes as a whole",
     generic=True,
 )

@@ -122,6 +122,12 @@ WORKLOADS: dict[str, Callable[[], Workload]] = {
     "both sides of a product": lambda: parse_workload(BOTH_SIDES),
     "groups": _image(2, 8, "float32", "NHWC", groups=2, dilation=2),
 }
+REPLICATED = """
+X: float16[2, 8, 8, 64]
+W: float16[16, 3, 3, 64]
+Y[n, y < 8, x < 8, o] = sum over r < 3, s < 3, c < 64 of \
+float32(X[n, min(max(y + r - 1, 0), 7), min(max(x + s - 1, 0), 7), c]) * float32(W[o, r, s, c])
+"""
 PAIRWISE: dict[str, Callable[[], Workload]] = {
     "distances of halves": lambda: parse_workload(
         "A: float16[37, 40]\nB: float16[40, 29]\n"
@@ -209,6 +215,14 @@ def test_a_convolution_becomes_a_matrix_of_patches_and_a_product() -> None:
     assert patches.stages[0].tensor.shape == (2, 9, 9, 8, 3, 3)
     assert patches.stages[0].tensor.dtype.name == "float16"
     assert "cuda_gemm" in [s.name for s in class_sketches(product, H200)]
+
+
+def test_a_replicated_border_is_a_step_ahead_of_the_convolution() -> None:
+    workload = parse_workload(REPLICATED)
+    steps = dict(decompositions(workload, _has_class))["padded"]
+    assert [next(s.name for s in sketches_for(step, H200)) for step in steps] == ["cuda_pointwise", "cuda_conv_mma"]
+    schedule = default_schedule(workload, H200)
+    assert schedule.sketch == "cuda_decomposed" and dict(schedule.knobs)["decomposition"] == "padded"
 
 
 def test_rows_at_loaded_indices_are_copied_once() -> None:

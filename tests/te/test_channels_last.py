@@ -1,13 +1,12 @@
 """Convolutions with channels first in steps: which decompositions there are, and that each computes the convolution."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from numpy.typing import NDArray
 
 from tests.sketch_agreement import agree
+from tests.te.steps import run_steps
 from tilewright.core.streams import stream
 from tilewright.ir.expr import Binary, Expr
 from tilewright.te import build as te
@@ -32,15 +31,6 @@ def _names(workload: Workload) -> list[str]:
     return [name for name, _ in channels_last_steps(workload)]
 
 
-def _run(steps: Sequence[Workload], inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """What the last step gives, where each one reads inputs and what others before it gave."""
-    tensors = dict(inputs)
-    for step in steps:
-        found = reference(step, {b.name: tensors[b.name] for b in step.inputs})
-        tensors |= {b.name: found[b.name].astype(b.dtype.numpy) for b in step.output_buffers}
-    return {name: tensors[name] for name in steps[-1].outputs}
-
-
 def _assert_steps_agree(workload: Workload) -> list[str]:
     """Every decomposition computes the workload. Its steps hand on no more than they must; their names."""
     inputs = random_inputs(workload, 1)
@@ -50,7 +40,7 @@ def _assert_steps_agree(workload: Workload) -> list[str]:
         read = {b.name for step in steps for b in step.inputs}
         assert all(step.outputs[0] in read for step in steps[:-1]), name
         assert set().union(*(step.constants for step in steps)) == workload.constants
-        agree(name, _run(steps, inputs), wanted, limits)
+        agree(name, run_steps(steps, inputs), wanted, limits)
     return [name for name, _ in found]
 
 
