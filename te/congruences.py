@@ -18,13 +18,10 @@ from ..core.dtypes import INDEX
 from ..ir.expr import (
     Binary,
     BinaryOp,
-    Cast,
     Compare,
     CompareOp,
     Const,
     Expr,
-    Logic,
-    LogicOp,
     Select,
     Var,
     const,
@@ -33,6 +30,7 @@ from ..ir.expr import (
 )
 from ..ir.linear_form import LinearForm, affine_form, linear_form
 from ..ir.rewrite import free_variables
+from .conditions import conditions_of_terms, without_condition
 from .functions import all_of
 from .workload import Axis, Reducer, Stage
 
@@ -42,7 +40,7 @@ def with_congruent_terms(total: Stage) -> Stage:
     quotients and remainders of axes of its tensor."""
     if total.reducer is not Reducer.SUM:
         return total
-    for condition in _conditions(total.body):
+    for condition in conditions_of_terms(total):
         congruence = _congruence_of(condition, total)
         if congruence is not None:
             return with_congruent_terms(congruence.solved(total))
@@ -86,7 +84,7 @@ class _Congruence:
 
     def solved(self, total: Stage) -> Stage:
         """Return the sum over the terms for which the condition holds. Some may lie beyond the axis, and are zero."""
-        body = self._without_condition(total.body)
+        body = without_condition(total.body, self.condition)
         guarded = next((f for f in _factors(body) if self._is_alone(f)), body)
         axes = tuple(Axis(a.name, self.taps) if a == self.term else a for a in total.reduce_axes)
         return replace(total, body=self._product(body, guarded), reduce_axes=axes)
@@ -136,13 +134,6 @@ class _Congruence:
             form = form.without([self.phase, Var(self.axis)]).plus(LinearForm({self.quotient: n}, -self.shift), whole)
         return form
 
-    def _without_condition(self, e: Expr) -> Expr:
-        if isinstance(e, Select) and self.condition in (conjuncts := list(_conjuncts(e.condition))):
-            left = [c for c in conjuncts if c != self.condition]
-            then = self._without_condition(e.then)
-            return Select(all_of(*left), then, e.otherwise) if left else then
-        return rebuild(e, [self._without_condition(child) for child in e.children]) if e.children else e
-
 
 def _congruence_of(condition: Expr, total: Stage) -> _Congruence | None:
     """Return what a condition says of a reduction axis; None where it is no remainder of one of these and one axis of
@@ -166,29 +157,6 @@ def _congruence_of(condition: Expr, total: Stage) -> _Congruence | None:
         offset = last - (last - sign * shift) % divisor
         return _Congruence(condition, axis.name, 0, divisor, term, sign, offset)
     return _Congruence(condition, axis.name, (shift - (sign < 0)) % divisor, divisor, term, sign, last)
-
-
-def _conditions(e: Expr) -> Iterator[Expr]:
-    """Yield conditions without which a term is zero."""
-    match e:
-        case Cast(value=value):
-            yield from _conditions(value)
-        case Binary(op=BinaryOp.MUL, a=a, b=b):
-            yield from _conditions(a)
-            yield from _conditions(b)
-        case Select(condition=condition, then=then, otherwise=otherwise):
-            zero = otherwise.value if isinstance(otherwise, Cast) else otherwise
-            if isinstance(zero, Const) and zero.value == 0:
-                yield from _conjuncts(condition)
-                yield from _conditions(then)
-
-
-def _conjuncts(condition: Expr) -> Iterator[Expr]:
-    if isinstance(condition, Logic) and condition.op is LogicOp.AND:
-        yield from _conjuncts(condition.a)
-        yield from _conjuncts(condition.b)
-    else:
-        yield condition
 
 
 def _factors(e: Expr) -> Iterator[Expr]:

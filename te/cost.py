@@ -11,6 +11,7 @@ from .contraction import contraction_of
 from .contraction_path import contraction_paths
 from .dynamic import at_representative
 from .scan import scan_of
+from .scatter import scatter_of
 from .triton import TritonWorkload
 from .workload import Stage, Workload
 
@@ -38,15 +39,19 @@ def cheapest_stages(stage: Stage) -> tuple[Stage, ...]:
 
 
 def stage_points(stage: Stage) -> int:
-    """Return at how many points the body of a stage is evaluated. A scan takes each value once."""
+    """Return at how many points the body of a stage is evaluated. A scan takes each value once, and so does a
+    scatter."""
     reduced = () if scan_of(stage) is not None else stage.reduce_axes
-    return prod(a.extent for a in (*stage.axes, *reduced))
+    scatter = scatter_of(stage)
+    return prod(a.extent for a in (*stage.axes, *reduced)) // (1 if scatter is None else scatter.key_count)
 
 
 def stage_flops(stage: Stage) -> int:
-    """Return the operations of one stage in the order that is written, counted as in ``flops``. A scan combines each
-    value once."""
-    scan = scan_of(stage)
+    """Return the operations of one stage in the order that is written, counted as in ``flops``. A scan and a scatter
+    combine each value once."""
+    scan, scatter = scan_of(stage), scatter_of(stage)
+    if scatter is not None:
+        return stage_points(stage) * (_operations(scatter.term)[0] + 1)
     if scan is not None:
         return stage.tensor.elements * (_operations(scan.body)[0] + 1)
     extents = {a.name: a.extent for a in (*stage.axes, *stage.reduce_axes)}

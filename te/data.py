@@ -15,6 +15,7 @@ from ..ir.rewrite import loads_of
 from .groups import all_row_groups, draw_sizes
 from .index import loaded_index
 from .packed_floats import e8m0_of
+from .scatter import scattered_to
 from .threads import thread_count
 from .triton import TritonPointer, TritonWorkload, pointer_buffer
 from .workload import Workload
@@ -32,7 +33,8 @@ def random_inputs(workload: Workload, seed: int, threads: int | None = None) -> 
     """Return the inputs by name, drawn at random.
 
     Floats are uniform in [-1, 1). Integers of 8 bits are drawn from their whole range and wider ones from -1000 to
-    1000. Those that say where another tensor is read are drawn from the places that it has. Those that are the ends of
+    1000. Those that say where another tensor is read, or where a term is added (``te.scatter``), are drawn from the
+    places that it has. Those that are the ends of
     groups of rows (``te.groups``) ascend, and groups are as skewed as the workload says. Those that stand for powers of
     two are drawn from ``EXPONENTS``. Bools are true half of the time.
     An input depends on the seed, on its position and on what it is read for alone: not on its name, on other inputs, or
@@ -66,8 +68,9 @@ def exponents(workload: Workload) -> set[str]:
 
 
 def _places(workload: Workload) -> dict[str, int]:
-    """For each input that is an index of another tensor: the extent of the dimension, the least of several."""
-    found: dict[str, int] = {}
+    """For each input that is an index of another tensor, or says where a term of a scatter belongs: the extent of the
+    dimension, the least of several."""
+    found = scattered_to(workload.stages)
     for stage in workload.stages:
         for load in loads_of(stage.body):
             for i, extent in zip(load.indices, load.buffer.shape, strict=True):

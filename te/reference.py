@@ -15,6 +15,7 @@ from .contraction_path import contraction_paths
 from .evaluate import Array, Evaluator
 from .join import Joined, join
 from .scan import accumulate, scan_of, values_stage
+from .scatter import scatter, scatter_of
 from .slicing import Slicing, slice_of, slicing_of
 from .threads import thread_count
 from .workload import Stage, Workload
@@ -41,11 +42,11 @@ def reference(workload: Workload, inputs: Mapping[str, Array], threads: int | No
 
     Floats are computed and returned in float64: only constants and casts round to their dtype. Integers and bools are
     exact, wrap, and come in their own dtype. Sums of products run as matrix products, in the cheapest order
-    (``te.contraction_path``), and scans keep a running value. The rest is computed in chunks that stay in cache, on
-    several threads where it is much. Where intermediates are large, slices of the whole workload are computed instead
-    (``te.slicing``). ``threads`` of None means those that this process may run on, at most 16; their number changes at
-    most the last digit of float64 sums. A tensor is dropped once nothing reads it any more. Raises InvalidParameter
-    naming an input that is missing or has another shape or dtype.
+    (``te.contraction_path``), scans keep a running value, and terms of scatters are sorted. The rest is computed in
+    chunks that stay in cache, on several threads where it is much. Where intermediates are large, slices of the whole
+    workload are computed instead (``te.slicing``). ``threads`` of None means those that this process may run on, at
+    most 16; their number changes at most the last digit of float64 sums. A tensor is dropped once nothing reads it any
+    more. Raises InvalidParameter naming an input that is missing or has another shape or dtype.
     """
     tensors = {t.name: _input(t, inputs) for t in workload.inputs}
     sliced = reference_slicing(workload)
@@ -96,6 +97,8 @@ def _points_of_slice(workload: Workload, sliced: Slicing) -> int:
 
 def _is_sliced(stage: Stage) -> bool:
     """Return whether a part of the stage can be computed: it is a contraction, or is evaluated point by point."""
+    if scatter_of(stage) is not None:
+        return False
     if contraction_of(stage) is not None:
         return True
     return grouped_contraction_of(stage) is None and not contraction_paths(stage) and scan_of(stage) is None
@@ -150,6 +153,9 @@ def _input(tensor: Buffer, inputs: Mapping[str, Array]) -> Array:
 
 
 def _stage(stage: Stage, tensors: Mapping[str, Array], threads: int | None) -> Array:
+    scattered = scatter_of(stage)
+    if scattered is not None:
+        return scatter(scattered, tensors)
     contraction = contraction_of(stage)
     if contraction is not None:
         return contract(contraction, tensors, threads)

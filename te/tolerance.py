@@ -42,6 +42,7 @@ from .contraction_path import contraction_paths
 from .data import EXPONENTS, exponents, random_inputs
 from .evaluate import BINARY, COMPARE, LOGIC, UNARY, rounded
 from .packed_floats import read_dtypes
+from .scatter import with_usual_terms
 from .workload import Reducer, Stage, Workload
 
 _SAFETY = 4.0
@@ -145,7 +146,7 @@ def _stage(
 ) -> _Bounded:
     reduced = {a.name for a in stage.reduce_axes}
     extents = {a.name: a.extent for a in (*stage.axes, *stage.reduce_axes)}
-    length = math.prod(a.extent for a in stage.reduce_axes)
+    stage, length = with_usual_terms(stage)
     shape = (_ROWS, min(length, _TERMS)) if reduced else (_POINTS, 1)
     terms = _Sampler(tensors, maxima, extents, reduced, shape, draw, {}).of(stage.body)
     value, error = np.broadcast_to(terms.value, shape), np.broadcast_to(terms.error, shape)

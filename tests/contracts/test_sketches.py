@@ -70,10 +70,10 @@ def _takes_any(sketch: str) -> bool:
 
 @cache
 def _workloads() -> tuple[Workload, ...]:
-    """Large ones, one of each operator, reductions of pairs and of products, a correlation, and a few random ones."""
+    """Large ones, one of each operator, reductions of pairs and of products, a correlation, scatters, and a few random ones."""
     large = [OPERATORS[name].workload(parameters) for name, parameters in LARGE]
     small = [operator.workload(next(iter(operator.cases()))) for operator in OPERATORS.values()]
-    expressions = [parse_workload(text) for text in (*PAIRWISE, CORRELATION, *ROWS_OF_PRODUCTS)]
+    expressions = [parse_workload(text) for text in (*PAIRWISE, CORRELATION, *SCATTERS, *ROWS_OF_PRODUCTS)]
     return (*large, *small, *expressions, *(random_workload(seed) for seed in range(0, RANDOM_EXPRESSIONS, 10)))
 
 
@@ -386,3 +386,9 @@ ROWS_OF_PRODUCTS = (
     + "M[i] = max over j < 520 of D[i, j]\nS[i] = sum over j < 520 of exp(D[i, j] - M[i])\nY[i] = log(S[i]) + M[i]",
 )
 """Reductions of the rows of a product."""
+SCATTERS = (
+    "I: int64[300]\nD: float16[300, 24]\n"
+    "G[v < 70, d] = sum over i < 300 of select(I[i] == v, float32(D[i, d]), 0.0)\nY[v, d] = float16(G[v, d])",
+    "I: int32[2000]\nY[b < 1100] = sum over i < 2000 of select(int64(I[i]) == b, 1.0, 0.0)",
+)
+"""Sums of the terms whose index is that of the element."""

@@ -4,7 +4,7 @@ from ....core.errors import CompileError
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import Binary, BinaryOp, Compare, CompareOp, Expr, Load, Var, distinct_nodes, index
 from ....ir.gpu.wgmma import WarpgroupMma
-from ....ir.rewrite import free_variables, is_pure
+from ....ir.rewrite import free_variables, reads_of
 from ....ir.stmt import Allocate, For, If, LoopKind, Operation, Seq, Stmt, Store, expressions, walk_statements
 from .expressions import ExpressionEmitter, interned, use_counts
 from .function import EmittedFunction, is_packed
@@ -91,9 +91,21 @@ def _bound(loop: For) -> tuple[Expr | None, Stmt]:
     match loop:
         case For(kind=LoopKind.SERIAL, body=If(condition=Compare(op=CompareOp.LT, a=a, b=b) as test, then=then)):
             rest = _without(a, loop.var)
-            if rest is not None and is_pure(test) and loop.var not in free_variables(b) | free_variables(rest):
+            stays = rest is not None and loop.var not in free_variables(b) | free_variables(rest)
+            if stays and rest is not None and _is_fixed(test, loop.body):
                 return b if rest == index(0) else b - rest, then
     return None, loop.body
+
+
+def _is_fixed(test: Expr, body: Stmt) -> bool:
+    """Return whether a condition reads nothing but registers that ``body`` does not write."""
+    reads = reads_of(test)
+    if not all(isinstance(r, Load) and r.buffer.scope is MemoryScope.REGISTER for r in reads):
+        return False
+    below = list(walk_statements(body)) if reads else []
+    written = {s.buffer.name for s in below if isinstance(s, Store)}
+    written |= {b.name for s in below if isinstance(s, Operation) for b in s.buffers}
+    return written.isdisjoint(r.buffer.name for r in reads if isinstance(r, Load))
 
 
 def _without(expr: Expr, var: str) -> Expr | None:

@@ -1,0 +1,205 @@
+"""Writes the kernel of a scatter: launches that sort the numbers of terms, and one that reduces them.
+
+    for e in range(first[key], first[key + 1]):    acc += term(order[e])    # order[e] and terms of several e at a time
+    Y[key] = epilogue(acc)
+
+``threads_per_row`` threads share the columns of an element, each with ``vectors`` vectors. ``splits`` of such groups
+share its terms: each has a part of them, and the parts are combined in their order.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ....core.dtypes import INDEX, int32
+from ....ir.buffer import Buffer, MemoryScope
+from ....ir.expr import Cast, Compare, CompareOp, Expr, Load, index, logical_and, maximum, minimum
+from ....ir.rewrite import map_loads
+from ....ir.stmt import HardwareAxis, Kernel, LoopKind
+from ...loop_nest.nest import KERNEL_NAME
+from ...problems.scatter import ScatterProblem
+from ...space.columns import Size
+from ...tile.accumulation import Accumulation
+from ...tile.delinearize import axis_indices
+from ...tile.names import FreshNameWriter
+from ...tile.stage_body import scalar_at
+from .sort import TermSort
+
+UNROLLED = LoopKind.UNROLLED
+
+
+@dataclass(frozen=True, slots=True)
+class ScatterSizes:
+    """What a setting of the knobs implies; columns for a space, plain ints for one setting.
+
+    ``buckets``, ``vector_width``, ``threads_per_row``, ``vectors``, ``splits``, ``rows_per_cta`` and ``unroll`` are the
+    knobs. ``chunks``: parts of the terms of a batch that are sorted side by side. ``row_parts``: into how many parts
+    the columns of an element are cut. ``threads``, ``blocks``: those of the launch that reduces. ``registers``:
+    estimated registers of a thread there. ``shared_bytes``: shared memory of a block there. ``resident``: how many
+    blocks a multiprocessor runs at once, by that estimate.
+    """
+
+    buckets: Size
+    vector_width: Size
+    threads_per_row: Size
+    vectors: Size
+    splits: Size
+    rows_per_cta: Size
+    unroll: Size
+    chunks: Size
+    row_parts: Size
+    threads: Size
+    blocks: Size
+    registers: Size
+    shared_bytes: Size
+    resident: Size
+
+
+def accumulation_of(problem: ScatterProblem) -> Accumulation:
+    """Return how terms are reduced."""
+    stage = problem.scatter.stage
+    assert stage.reducer is not None
+    return Accumulation(stage.reducer, stage.body.dtype, stage.tensor.dtype)
+
+
+def scatter_kernel(problem: ScatterProblem, sizes: ScatterSizes) -> Kernel:
+    """Return the kernel of one setting."""
+    return _ScatterKernelWriter(problem, sizes).kernel()
+
+
+class _ScatterKernelWriter:
+    def __init__(self, problem: ScatterProblem, sizes: ScatterSizes) -> None:
+        self.p, self.s = problem, sizes
+        stage = problem.scatter.stage
+        buffers = (*problem.workload.inputs, stage.tensor, *(o.tensor for o in problem.outputs))
+        axes = (*stage.axes, *stage.reduce_axes)
+        self.w = w = FreshNameWriter({b.name for b in buffers} | {a.name for a in axes})
+        self.accumulation = accumulation_of(problem)
+        self.dtype = self.accumulation.accumulator_dtype
+        first = Buffer(w.fresh("first"), (problem.batches, problem.keys + 1), int32)
+        order = Buffer(w.fresh("order"), (problem.batches, problem.terms), int32)
+        self.sort = TermSort(w, problem, sizes.chunks, sizes.buckets, first, order)
+
+    def kernel(self) -> Kernel:
+        workspace = self.sort.write()
+        self._reduce()
+        outputs = tuple(dict.fromkeys(self.p.workload.output_buffers))
+        return Kernel(KERNEL_NAME, self.p.workload.inputs, outputs, workspace, self.w.finish())
+
+    def _reduce(self) -> None:
+        w, s, p = self.w, self.s, self.p
+        axes = [("block", s.blocks, HardwareAxis.GRID_X), ("thread", s.threads, HardwareAxis.THREAD)]
+        with w.launch(KERNEL_NAME, axes, min_blocks=s.resident) as (block, thread):
+            x, y = thread % s.threads_per_row, thread // s.threads_per_row % s.splits
+            row_in_cta = thread // (s.threads_per_row * s.splits)
+            row, part = block // s.row_parts * s.rows_per_cta + row_in_cta, block % s.row_parts
+            rows = p.batches * p.keys
+            exists = row < rows if rows % s.rows_per_cta else None
+            inside = row if exists is None else minimum(row, index(rows - 1))
+            batch, key = inside // p.keys, inside % p.keys
+            at = {**axis_indices(batch, p.scatter.batch), **axis_indices(key, p.scatter.keys)}
+            accumulators = self._of_terms(at, batch, key, part, x, y)
+            if s.splits > 1:
+                accumulators = self._combined(accumulators, row_in_cta, x, y)
+            stores = [] if exists is None else [exists]
+            stores += [Compare(CompareOp.EQ, y, index(0))] if s.splits > 1 else []
+            with w.when(logical_and(*stores) if stores else None):
+                self._store(at, part, x, accumulators)
+
+    def _column(self, part: Expr, x: Expr, vector: Expr) -> tuple[Expr, Expr | None]:
+        """Return the first column of a vector that exists, and whether it is the thread's own; None where it surely
+        is."""
+        s = self.s
+        vectors = self.p.columns // s.vector_width
+        number = (part * s.vectors + vector) * s.threads_per_row + x
+        if s.row_parts * s.vectors * s.threads_per_row == vectors:
+            return number * s.vector_width, None
+        return minimum(number, index(vectors - 1)) * s.vector_width, number < vectors
+
+    def _at_column(self, at: Mapping[str, Expr], column: Expr, lane: Expr) -> Mapping[str, Expr]:
+        """Return the axes of a stage at a lane of the vector that begins at ``column``."""
+        rest = dict(axis_indices(column, self.p.scatter.rest))
+        if self.p.lane_axis is not None:
+            rest[self.p.lane_axis.name] = rest[self.p.lane_axis.name] + lane
+        return {**at, **rest}
+
+    def _of_terms(self, at: Mapping[str, Expr], batch: Expr, key: Expr, part: Expr, x: Expr, y: Expr) -> Buffer:
+        """Return what the terms of an element that are those of ``y`` come to, [vector, lane]."""
+        w, s, p, terms = self.w, self.s, self.p, self.p.terms
+        shape = (s.vectors, s.vector_width)
+        accumulators = w.allocate("accumulators", shape, self.dtype, MemoryScope.REGISTER)
+        (identity,) = self.accumulation.identity
+        with w.loop("j", s.vectors, UNROLLED) as j, w.loop("lane", s.vector_width, UNROLLED) as lane:
+            w.store(accumulators, (j, lane), identity)
+        begin, end = (self._number(Load(self.sort.first, (batch, key + n)), terms + 1) for n in (0, 1))
+        if s.splits > 1:
+            share = (maximum(end - begin, index(0)) + (s.splits - 1)) // s.splits
+            begin, end = begin + y * share, minimum(begin + (y + 1) * share, end)
+        bounds = w.allocate("bounds", (2,), int32, MemoryScope.REGISTER)
+        for n, bound in enumerate((begin, end)):
+            w.store(bounds, (index(n),), Cast(bound, int32))
+        begin, end = (self._number(Load(bounds, (index(n),)), terms + 1) for n in (0, 1))
+        trips = (maximum(end - begin, index(0)) + (s.unroll - 1)) // s.unroll
+        with w.loop("trip", -(-terms // s.unroll)) as trip, w.when(trip < trips):
+            numbers = w.allocate("numbers", (s.unroll,), int32, MemoryScope.REGISTER)
+            values = w.allocate("values", (s.unroll, *shape), self.dtype, MemoryScope.REGISTER)
+            with w.loop("u", s.unroll, UNROLLED) as u:
+                place = minimum(begin + (trip * s.unroll + u), end - 1)
+                w.store(numbers, (u,), Load(self.sort.order, (batch, self._clamped(place, terms))))
+            with w.loop("u", s.unroll, UNROLLED) as u, w.loop("j", s.vectors, UNROLLED) as j:
+                number = self._number(Load(numbers, (u,)), terms)
+                here = {**at, **axis_indices(number, p.scatter.stage.reduce_axes)}
+                column, _ = self._column(part, x, j)
+                with w.loop("lane", s.vector_width, LoopKind.VECTORIZED) as lane:
+                    value = scalar_at(p.scatter.term, self._at_column(here, column, lane))
+                    w.store(values, (u, j, lane), value if value.dtype == self.dtype else Cast(value, self.dtype))
+            with (
+                w.loop("u", s.unroll, UNROLLED) as u,
+                w.when(begin + (trip * s.unroll + u) < end),
+                w.loop("j", s.vectors, UNROLLED) as j,
+                w.loop("lane", s.vector_width, UNROLLED) as lane,
+            ):
+                state = self.accumulation.combine([Load(accumulators, (j, lane))], [Load(values, (u, j, lane))])
+                w.store(accumulators, (j, lane), state[0])
+        return accumulators
+
+    def _combined(self, accumulators: Buffer, row: Expr, x: Expr, y: Expr) -> Buffer:
+        """Return what all splits of an element come to, in the threads of the first one."""
+        w, s = self.w, self.s
+        shape = (s.rows_per_cta, s.splits, *accumulators.shape, s.threads_per_row)
+        partials = w.allocate("partials", shape, self.dtype, MemoryScope.SHARED)
+        with w.loop("j", s.vectors, UNROLLED) as j, w.loop("lane", s.vector_width, UNROLLED) as lane:
+            w.store(partials, (row, y, j, lane, x), Load(accumulators, (j, lane)))
+        w.barrier()
+        with (
+            w.when(Compare(CompareOp.EQ, y, index(0))),
+            w.loop("split", s.splits - 1) as split,
+            w.loop("j", s.vectors, UNROLLED) as j,
+            w.loop("lane", s.vector_width, UNROLLED) as lane,
+        ):
+            other = Load(partials, (row, split + 1, j, lane, x))
+            state = self.accumulation.combine([Load(accumulators, (j, lane))], [other])
+            w.store(accumulators, (j, lane), state[0])
+        return accumulators
+
+    def _store(self, at: Mapping[str, Expr], part: Expr, x: Expr, accumulators: Buffer) -> None:
+        w, s, stage = self.w, self.s, self.p.scatter.stage
+        with w.loop("j", s.vectors, UNROLLED) as j:
+            column, is_own = self._column(part, x, j)
+            for output in self.p.outputs:
+                with w.when(is_own), w.loop("lane", s.vector_width, LoopKind.VECTORIZED) as lane:
+                    total = self.accumulation.result([Load(accumulators, (j, lane))])
+                    here = self._at_column(at, column, lane)
+                    value = scalar_at(_instead(output.body, stage.tensor, total), here)
+                    w.store(output.tensor, [here[a.name] for a in stage.axes], value)
+
+    def _number(self, value: Expr, count: int) -> Expr:
+        """Return a loaded number, which is below ``count``, as an index."""
+        return self._clamped(Cast(value, INDEX), count)
+
+    def _clamped(self, number: Expr, count: int) -> Expr:
+        return minimum(maximum(number, index(0)), index(count - 1))
+
+
+def _instead(body: Expr, tensor: Buffer, total: Expr) -> Expr:
+    """``body`` with ``total`` for what it reads of a tensor."""
+    return map_loads(body, lambda load: total if load.buffer == tensor else load)

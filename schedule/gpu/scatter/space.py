@@ -1,0 +1,228 @@
+"""Describes the space of scatters: knobs, constraints, derived sizes and the prior (sketch ``cuda_scatter``)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....core.schedule import KnobValue
+from ....core.target import Target
+from ....ir.expr import WARP_LANES
+from ....ir.rewrite import free_variables, loads_of
+from ....ir.stmt import Kernel
+from ....te.cost import flops, minimum_bytes
+from ....te.workload import Workload
+from ...problems.scatter import ScatterProblem, scatter_problem
+from ...sketch import Peaks
+from ...space.columns import Bools, Columns, columns_of_setting, row_of_record
+from ...space.constraint import Constraint
+from ...space.knob import Knob
+from ...tile_sketch import Plan, TileSketch
+from ..block_constraints import block_constraints
+from ..memory_prior import LOAD_LATENCY_SECONDS, TILE_SECONDS, MemoryTraffic, memory_bound_seconds
+from ..occupancy import PARTS, limits_of
+from ..peaks import Floats, GpuPeaks, gpu_peaks
+from ..quantities import GPU_QUANTITIES, gpu_columns
+from .kernel import ScatterSizes, accumulation_of, scatter_kernel
+from .sort import COUNTS
+
+SPARE_REGISTERS = 24
+"""Registers for addresses and constants, roughly."""
+MOST_ACCUMULATORS, MOST_VALUES = 32, 64
+"""Accumulators of a thread, and values that it loads before it reduces the first, at most."""
+MOST_SHARED_BYTES = 48 << 10
+"""Shared memory of a block that reduces, at most."""
+CHUNK, MOST_CHUNKS = 256, 128
+"""A chunk of terms has about so many, where there are no more than so many chunks."""
+MOST_KEYS = 1 << 20
+"""Elements are in so many buckets at most as a block has threads, and have as many in each."""
+LATENCIES, L2_SECONDS = 3, 400e-9
+"""How often a launch that sorts waits for L2, and how long."""
+PROMISING = 1.5
+"""How many times as slow as the best estimate promising settings are at most."""
+COMPARE_CYCLES = 3.0
+"""Cycles of a part of a multiprocessor in which a warp compares a term with its buckets."""
+
+
+@dataclass(frozen=True)
+class ScatterPlan(Plan):
+    """The settings of a scatter on a target."""
+
+    problem: ScatterProblem
+    target: Target
+
+    @property
+    def _most_threads(self) -> int:
+        return limits_of(self.target).threads_per_block
+
+    @property
+    def knobs(self) -> tuple[Knob, ...]:
+        keys, most = self.problem.keys, self._most_threads
+        buckets = tuple(n for n in (256, 128, 512, 1024) if n < keys and -(-keys // n) <= most)
+        return (
+            Knob(
+                "buckets",
+                (keys, *(n for n in buckets if keys > most)) if keys <= most else buckets,
+                "how many buckets terms are sorted into first",
+            ),
+            Knob("vector_width", self._vector_widths, "how many neighbouring columns a thread loads at once"),
+            Knob("threads_per_row", self._threads_per_row, "how many threads share the columns of an element"),
+            Knob("vectors", (1, 2, 3, 4), "how many vectors of an element a thread has"),
+            Knob("splits", (1, 4, 8, 32), "how many groups of threads share the terms of an element"),
+            Knob("rows_per_cta", (1, 2, 4, 8, 16, 32, 64, 128), "how many elements a block reduces at once"),
+            Knob("unroll", (4, 2, 8), "how many terms a thread loads before it reduces the first"),
+        )
+
+    @property
+    def _vector_widths(self) -> tuple[int, ...]:
+        lane = self.problem.lane_axis
+        most = max(1, self.target.vector_bytes // self._narrowest)
+        return (*(n for n in (8, 4, 2) if lane is not None and n <= most and lane.extent % n == 0), 1)
+
+    @property
+    def _threads_per_row(self) -> tuple[int, ...]:
+        return tuple(n for n in (1, 2, 4, 8, 16, 32, 64, 128, 256) if n == 1 or n < 2 * self.problem.columns)
+
+    @property
+    def _narrowest(self) -> int:
+        """Bytes of an element of the narrowest tensor that a term reads along the columns, or of the result."""
+        lane = self.problem.lane_axis
+        loads = loads_of(self.problem.scatter.term)
+        own = [e.dtype.bytes for e in loads if lane is not None and lane.name in free_variables(e)]
+        return min(own, default=self.problem.scatter.stage.tensor.dtype.bytes)
+
+    @property
+    def _term_bytes(self) -> int:
+        """Bytes that a term reads for each column."""
+        return sum(e.dtype.bytes for e in dict.fromkeys(loads_of(self.problem.scatter.term)))
+
+    def sizes(self, columns: Columns) -> ScatterSizes:
+        p = self.problem
+        buckets, width, per_row, vectors, splits, rows, unroll = (columns.ints(k.name) for k in self.knobs)
+        threads, all_vectors = per_row * splits * rows, p.columns // width
+        words = max(1, accumulation_of(p).accumulator_dtype.bytes // 4) * vectors * width
+        row_parts = -(-all_vectors // (per_row * vectors))
+        shared = np.where(splits > 1, threads * words * 4, 0)
+        registers = SPARE_REGISTERS + words * (1 + unroll) + unroll
+        return ScatterSizes(
+            buckets=buckets,
+            vector_width=width,
+            threads_per_row=per_row,
+            vectors=vectors,
+            splits=splits,
+            rows_per_cta=rows,
+            unroll=unroll,
+            chunks=np.full_like(buckets, min(MOST_CHUNKS, -(-p.terms // CHUNK))),
+            row_parts=row_parts,
+            threads=threads,
+            blocks=-(-p.batches * p.keys // rows) * row_parts,
+            registers=registers,
+            shared_bytes=shared,
+            resident=limits_of(self.target).resident_blocks(threads, registers, shared),
+        )
+
+    @property
+    def constraints(self) -> tuple[Constraint, ...]:
+        p = self.problem
+        tile = ("vector_width", "threads_per_row", "vectors")
+        rows = ("threads_per_row", "splits", "rows_per_cta")
+
+        def no_idle_vector(c: Columns) -> Bools:
+            width, per_row, vectors = (c.ints(name) for name in tile)
+            all_vectors = p.columns // width
+            found: Bools = ((vectors == 1) | ((vectors - 1) * per_row < all_vectors)) & (per_row < 2 * all_vectors)
+            return found
+
+        def usual_block(c: Columns) -> Bools:
+            per_row, splits, per_cta = (c.ints(name) for name in rows)
+            threads = per_row * splits * per_cta
+            found: Bools = (threads >= WARP_LANES) & (threads <= self._most_threads)
+            return found
+
+        def few_registers(c: Columns) -> Bools:
+            held = c.ints("vector_width") * c.ints("vectors")
+            found: Bools = (held <= MOST_ACCUMULATORS) & (held * c.ints("unroll") <= MOST_VALUES)
+            return found
+
+        return (
+            Constraint("each vector of a thread, and every second thread, has a column", tile, no_idle_vector),
+            Constraint(f"a block has {WARP_LANES} to {self._most_threads} threads", rows, usual_block),
+            Constraint(
+                f"a thread has at most {MOST_ACCUMULATORS} accumulators and {MOST_VALUES} values of terms",
+                ("vector_width", "vectors", "unroll"),
+                few_registers,
+            ),
+            Constraint(
+                "splits is at most the number of terms", ("splits",), lambda c: c.ints("splits") <= max(1, p.terms)
+            ),
+            *block_constraints([k.name for k in self.knobs], self.sizes, MOST_SHARED_BYTES),
+        )
+
+    def promising(self, columns: Columns, peaks: Peaks) -> Bools:
+        seconds = self.prior_seconds(columns, peaks)
+        found: Bools = seconds <= PROMISING * seconds.min(initial=np.inf)
+        return found
+
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+        """The launches that sort compare each term with all buckets of its chunk, and then with all elements of its
+        bucket. In the last one, elements with many terms take as many rounds of loads as these have for a thread."""
+        p, s, device = self.problem, self.sizes(columns), gpu_peaks(self.target, peaks)
+        chunk, keys = -(-p.terms // s.chunks), -(-p.keys // s.buckets)
+        filled = self._compare_seconds(p.batches * s.chunks, s.buckets, chunk, device)
+        counts = -(-s.chunks // COUNTS) * L2_SECONDS
+        seconds = 2 * (filled + device.launch_seconds + LATENCIES * L2_SECONDS) + counts
+        of_bucket = 2 * self._compare_seconds(p.batches * s.buckets, keys, p.terms / s.buckets, device)
+        of_bucket = of_bucket + 2 * LATENCIES * L2_SECONDS + device.launch_seconds
+        seconds = seconds + np.where(keys > 1, of_bucket, 0.0)
+        together, mean = s.splits * s.unroll, p.terms / p.keys
+        longest = 2 * np.ceil(p.scatter.usual_length / together) * LOAD_LATENCY_SECONDS
+        elements, every = p.batches * p.keys * p.columns, p.batches * p.terms
+        work = every * p.columns / (s.vector_width * WARP_LANES)
+        traffic = MemoryTraffic(
+            blocks=s.blocks,
+            resident=s.resident,
+            memory_bytes=minimum_bytes(p.workload),
+            l2_bytes=every * p.columns * self._term_bytes
+            + sum(b.bytes for b in p.workload.output_buffers)
+            + 4 * s.row_parts * (every + p.batches * p.keys * 2),
+            accesses=work * (1 + 1 / s.vectors)
+            + (2 * s.splits / s.vectors + 1) * elements / (s.vector_width * WARP_LANES),
+            rounds=1 + 2 * np.maximum(min(1.0, mean), mean / together),
+            operations=flops(p.workload),
+        )
+        seconds = seconds + longest + TILE_SECONDS * s.blocks / self.target.threads
+        return np.asarray(seconds + memory_bound_seconds(device, traffic), np.float64)
+
+    def _compare_seconds(self, blocks: Floats | int, threads: Floats, terms: Floats, device: GpuPeaks) -> Floats:
+        """Return how long blocks take in which each thread compares as many terms."""
+        warps = -(-threads // WARP_LANES)
+        cycles = np.ceil(blocks / device.multiprocessors) * terms * np.maximum(warps / PARTS, 1.0) * COMPARE_CYCLES
+        return np.asarray(cycles / device.clock_hz, np.float64)
+
+    def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
+        s = self.sizes(columns)
+        return {
+            **gpu_columns(
+                limits_of(self.target),
+                self.target.threads,
+                blocks=s.blocks,
+                threads=s.threads,
+                registers=s.registers,
+                shared=s.shared_bytes,
+                wanted=s.unroll * s.vectors * s.vector_width * self._term_bytes,
+            ),
+        }
+
+    def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
+        return scatter_kernel(self.problem, row_of_record(self.sizes(columns_of_setting(self.knobs, setting)), 0))
+
+
+def _plan(workload: Workload, target: Target) -> ScatterPlan | None:
+    problem = scatter_problem(workload)
+    if problem is None or problem.keys > MOST_KEYS:
+        return None
+    return ScatterPlan(problem, target)
+
+
+CUDA_SCATTER = TileSketch("cuda_scatter", 1, GPU_QUANTITIES, _plan)
