@@ -24,6 +24,13 @@ class ScatterProblem:
     outputs: tuple[Stage, ...]
 
     @property
+    def names(self) -> set[str]:
+        """The names of all tensors and axes."""
+        stage = self.scatter.stage
+        buffers = (*self.workload.inputs, stage.tensor, *(o.tensor for o in self.outputs))
+        return {b.name for b in buffers} | {a.name for a in (*stage.axes, *stage.reduce_axes)}
+
+    @property
     def batches(self) -> int:
         """How many places each term has one of."""
         return prod(a.extent for a in self.scatter.batch)

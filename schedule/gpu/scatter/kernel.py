@@ -69,10 +69,7 @@ def scatter_kernel(problem: ScatterProblem, sizes: ScatterSizes) -> Kernel:
 class _ScatterKernelWriter:
     def __init__(self, problem: ScatterProblem, sizes: ScatterSizes) -> None:
         self.p, self.s = problem, sizes
-        stage = problem.scatter.stage
-        buffers = (*problem.workload.inputs, stage.tensor, *(o.tensor for o in problem.outputs))
-        axes = (*stage.axes, *stage.reduce_axes)
-        self.w = w = FreshNameWriter({b.name for b in buffers} | {a.name for a in axes})
+        self.w = w = FreshNameWriter(problem.names)
         self.accumulation = accumulation_of(problem)
         self.dtype = self.accumulation.accumulator_dtype
         first = Buffer(w.fresh("first"), (problem.batches, problem.keys + 1), int32)
@@ -189,7 +186,7 @@ class _ScatterKernelWriter:
                 with w.when(is_own), w.loop("lane", s.vector_width, LoopKind.VECTORIZED) as lane:
                     total = self.accumulation.result([Load(accumulators, (j, lane))])
                     here = self._at_column(at, column, lane)
-                    value = scalar_at(_instead(output.body, stage.tensor, total), here)
+                    value = scalar_at(instead(output.body, stage.tensor, total), here)
                     w.store(output.tensor, [here[a.name] for a in stage.axes], value)
 
     def _number(self, value: Expr, count: int) -> Expr:
@@ -200,6 +197,6 @@ class _ScatterKernelWriter:
         return minimum(maximum(number, index(0)), index(count - 1))
 
 
-def _instead(body: Expr, tensor: Buffer, total: Expr) -> Expr:
+def instead(body: Expr, tensor: Buffer, total: Expr) -> Expr:
     """``body`` with ``total`` for what it reads of a tensor."""
     return map_loads(body, lambda load: total if load.buffer == tensor else load)

@@ -138,8 +138,8 @@ def test_loads_of_less_than_16_bytes_bring_whole_lines_into_l2(dtype: DType, vec
     assert loads and all((".LTC128B" in line) == hinted for line in loads), loads
 
 
-@pytest.mark.parametrize("held", [False, True], ids=["known before", "changes inside"])
-def test_a_guarded_loop_ends_where_its_guard_does(held: bool) -> None:
+@pytest.mark.parametrize(("bound", "held"), [("known", False), ("in a register", False), ("changes inside", True)])
+def test_a_guarded_loop_ends_where_its_guard_does(bound: str, held: bool) -> None:
     """It does where the guard is loop-invariant. One that reads what the loop writes is tested in each iteration."""
     source, result = Buffer("A", (32,), float32), Buffer("O", (32,), float32)
     w = Writer()
@@ -148,9 +148,10 @@ def test_a_guarded_loop_ends_where_its_guard_does(held: bool) -> None:
         most = w.allocate("most", (), INDEX, MemoryScope.REGISTER)
         w.store(total, (), const(0.0, float32))
         w.store(most, (), b)
-        with w.loop("step", 7) as step, w.when(step + 1 < (Load(most, ()) if held else b * 2)):
+        with w.loop("step", 7) as step, w.when(step + 1 < (b * 2 if bound == "known" else Load(most, ()))):
             w.store(total, (), Load(total, ()) + Load(source, (t,)))
-            w.store(most, (), Load(most, ()) - 1)
+            if bound != "in a register":
+                w.store(most, (), Load(most, ()) - 1)
         with w.when(b < 1):
             w.store(result, (t,), Load(total, ()))
     text = backend_for(SM90A).emit(Kernel("guarded", (source,), (result,), (), w.finish()), SM90A).text

@@ -1,11 +1,14 @@
 """Scatters: what the class takes, what its kernels compute, and that equal inputs give equal bits."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from tests.schedule.gpu.tiles import H200, WHOLE, assert_agrees, legal_schedule_of, schedule_of
 from tilewright.codegen.lowering import build_kernel, finish
 from tilewright.ir.interpret import interpret
+from tilewright.schedule.gpu.scatter.private_space import CUDA_SCATTER_PRIVATE as PRIVATE
 from tilewright.schedule.gpu.scatter.space import CUDA_SCATTER as SKETCH
 from tilewright.schedule.sketches import sketches_for
 from tilewright.te.data import random_inputs
@@ -17,6 +20,10 @@ CASES = {
     "many elements": "I: int32[900]\nD: float32[900, 12]\n"
     "G[v < 1500, d] = sum over i < 900 of select(int64(I[i]) == v, D[i, d], 0.0)",
     "histogram": "I: uint8[1000]\nH[b < 16] = sum over i < 1000 of select(int64(I[i]) == b, 1.0, 0.0)",
+    "weights": "I: int32[7, 999]\nW: float16[7, 999]\nH[b < 50] = sum over i < 7, j < 999 of "
+    "select(int64(I[i, j]) == b, float32(W[i, j]) * float32(b + 1), 0.0)\nY[b] = H[b] * 0.5",
+    "rows of pixels": "I: uint8[3, 40, 8]\nH[n, b < 256] = max over i < 40, j < 8 of "
+    "select(int64(I[n, i, j]) == b, int32(i), -2147483648i32)",
     "graph": "S: int32[400]\nT: int32[400]\nB: float32[400]\nX: float32[90, 3, 8]\n"
     "Y[v < 90, h, d] = sum over e < 400 of "
     "select(int64(T[e]) == v, X[min(max(int64(S[e]), 0), 89), h, d] * B[e], 0.0)",
@@ -27,19 +34,24 @@ CASES = {
     "G[d < 2, v < 40] = max over i < 300 of select(I[i] == v, D[i, d], -inf)",
 }
 
+FEW = {"histogram", "weights", "rows of pixels"}
+"""Those to few elements, which threads may have copies of."""
+
 
 @pytest.mark.parametrize("case", CASES)
 def test_kernels_compute_their_expression(case: str) -> None:
     workload = parse_workload(CASES[case])
-    assert [s.name for s in sketches_for(workload, H200)] == ["cuda_scatter"]
-    assert assert_agrees(SKETCH, workload, 6, policy=WHOLE) == 6
+    sketches = sketches_for(workload, H200)
+    assert [s.name for s in sketches] == ["cuda_scatter", "cuda_scatter_private"][: 2 if case in FEW else 1]
+    assert all(assert_agrees(sketch, workload, 6, policy=WHOLE) == 6 for sketch in sketches)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_kernels_compile(case: str) -> None:
     workload = parse_workload(CASES[case])
-    kernel = build_kernel(SKETCH.lower(workload, H200, schedule_of(SKETCH, workload)), H200)
-    assert len(kernel.resources) >= 3 and all(r.spill_bytes == 0 for r in kernel.resources.values())
+    for sketch, launches in zip(sketches_for(workload, H200), (3, 2), strict=False):
+        kernel = build_kernel(sketch.lower(workload, H200, schedule_of(sketch, workload)), H200)
+        assert len(kernel.resources) >= launches and all(r.spill_bytes == 0 for r in kernel.resources.values())
 
 
 @pytest.mark.parametrize(("terms", "elements"), [(300, 20), (2500, 1100), (4500, 1100)])
@@ -68,3 +80,14 @@ def test_a_key_beyond_what_buckets_hold_is_left_to_others() -> None:
     text = "I: int64[300]\nG[v < {0}] = sum over i < 300 of select(I[i] == v, 1.0, 0.0)"
     assert SKETCH.matches(parse_workload(text.format(1 << 20)), H200)
     assert not SKETCH.matches(parse_workload(text.format((1 << 20) + 1)), H200)
+
+
+def test_counts_of_threads_are_exact_and_begin_anywhere() -> None:
+    """All terms are of one element, or of none."""
+    workload = parse_workload("I: int32[5000]\nH[b < 9] = sum over i < 5000 of select(int64(I[i]) == b, 1.0, 0.0)")
+    index = np.where(np.arange(5000) % 3 > 0, 8, -4).astype(np.int32)
+    small = replace(H200, threads=4)
+    for width, unroll, sms in ((4, 4, 1), (8, 1, 2), (1, 2, 8)):
+        schedule = legal_schedule_of(PRIVATE, workload, small, vector_width=width, unroll=unroll, ctas_per_sm=sms)
+        got = interpret(finish(PRIVATE.lower(workload, small, schedule), small), {"I": index})["H"]
+        np.testing.assert_array_equal(got, [0] * 8 + [3333])
