@@ -97,8 +97,10 @@ class _GuardedFactor:
 class _Convolution:
     """A sum over ``channel`` and over what else ``image`` and ``filters`` share. ``groups``: axes that are a dimension
     of both factors. ``filter_axes``: the axes of the sums that stand ahead of the pixels, and belong behind them.
-    ``depth``: how many channels are added up. ``pixels``: the axes of the sums over the pixels of an image. ``phases``:
-    whether there are further axes of the filters (of a transposed convolution)."""
+    ``depth``: how many channels are added up. ``pixels``: the axes of the sums over the pixels of an image.
+    ``numbers``: the axis over images, where these stand side by side: in a gradient towards filters that of their
+    channels, while images of the batch are its channels. ``phases``: whether there are further axes of the filters (of
+    a transposed convolution)."""
 
     total: Stage
     image: _GuardedFactor
@@ -108,14 +110,22 @@ class _Convolution:
     filter_axes: tuple[str, ...]
     depth: int
     pixels: tuple[Axis, ...]
+    numbers: tuple[str, ...]
     phases: bool
 
     @property
     def order(self) -> tuple[int, ...]:
         """The dimensions of the sums, with channels last."""
-        return _with_last(
-            len(self.total.axes), [d for d, a in enumerate(self.total.axes) if a.name in self.filter_axes]
+        first, last = (
+            [d for d, a in enumerate(self.total.axes) if a.name in names] for names in (self.numbers, self.filter_axes)
         )
+        return _with_last(len(self.total.axes), last, first)
+
+    @property
+    def image_order(self) -> tuple[int, ...]:
+        """The dimensions of the images, with channels last."""
+        last, first = self.image.dims((*self.groups, self.channel)), self.image.dims(self.numbers)
+        return _with_last(len(self.image.load.indices), last, first)
 
 
 def _convolution_of(total: Stage) -> _Convolution | None:
@@ -134,7 +144,10 @@ def _convolution_of(total: Stage) -> _Convolution | None:
         if not both:
             continue
         channel = min(both, key=lambda name: image.dims([name]))
-        behind = image.load.indices[image.dims([channel])[0] + 1 :]
+        place = image.dims([channel])[0]
+        behind = image.load.indices[place + 1 :]
+        numbers = () if place else tuple(i.name for i in behind[-1:] if isinstance(i, Var))
+        behind = behind[: len(behind) - len(numbers)]
         pixels = tuple(a for a in total.axes if any(a.name in free_variables(i) for i in behind))
         if not pixels or all(isinstance(i, Var) for i in behind):
             continue  # channels are last, or these are rows of a matrix
@@ -145,7 +158,7 @@ def _convolution_of(total: Stage) -> _Convolution | None:
         before = total.axes[: total.axes.index(pixels[0])]
         ahead = tuple(a.name for a in before if a.name in (*own, *groups))
         phases = bool(set(own) - set(ahead))
-        return _Convolution(total, image, filters, channel, groups, ahead, depth, pixels, phases)
+        return _Convolution(total, image, filters, channel, groups, ahead, depth, pixels, numbers, phases)
     return None
 
 
@@ -197,7 +210,7 @@ class _Steps:
     def sums(self, c: _Convolution) -> Stage:
         """Return the sums of images and filters with channels last, as which they are copied."""
         image, filters = c.image.load, c.filters.load
-        new = {image: self.copied(image, _with_last(len(image.indices), c.image.dims((*c.groups, c.channel))))}
+        new = {image: self.copied(image, c.image_order)}
         order = _with_last(len(filters.indices), c.filters.dims((c.channel,)))
         if _moves(filters.buffer, order):
             new[filters] = self.copied(filters, order)
@@ -216,9 +229,9 @@ class _Steps:
         return Stage(stage.tensor, axes, _permuted(whole, tensor, order))
 
 
-def _with_last(rank: int, last: Sequence[int]) -> tuple[int, ...]:
-    """Return ``rank`` dimensions with some of them last."""
-    return (*(d for d in range(rank) if d not in last), *last)
+def _with_last(rank: int, last: Sequence[int], first: Sequence[int] = ()) -> tuple[int, ...]:
+    """Return ``rank`` dimensions with some of them last, and perhaps some of them first."""
+    return (*first, *(d for d in range(rank) if d not in (*first, *last)), *last)
 
 
 def _moves(tensor: Buffer, order: Sequence[int]) -> bool:
@@ -280,7 +293,7 @@ class _MovedStage:
 
 
 def _write_channels_last(steps: _Steps, c: _Convolution) -> bool:
-    if not c.filter_axes:
+    if not c.filter_axes and not c.numbers:
         return False
     stages = [steps.with_order(steps.sums(c), c.order)]
     moved = {c.total.name: _MovedStage(stages[0].tensor, c.order, len(c.filter_axes))}
@@ -300,7 +313,8 @@ def _write_channels_last(steps: _Steps, c: _Convolution) -> bool:
             return steps.copied(load, order) if _moves(load.buffer, order) else load
 
         body = map_loads(stage.body, replaced)
-        order = _with_last(len(own), last)
+        as_read = [i.name for d in moved[read.buffer.name].order if isinstance(i := read.indices[d], Var)]
+        order = tuple(map(own.index, as_read)) if len(as_read) == len(own) else _with_last(len(own), last)
         stages.append(steps.with_order(replace(stage, body=body), order))
         moved[stage.name] = _MovedStage(stages[-1].tensor, order, len(last))
     outputs = [steps.whole.stage(name) for name in steps.whole.outputs]
@@ -310,7 +324,7 @@ def _write_channels_last(steps: _Steps, c: _Convolution) -> bool:
 
 
 def _write_channels_last_sums(steps: _Steps, c: _Convolution) -> bool:
-    if not c.filter_axes or not steps.rest:
+    if (not c.filter_axes and not c.numbers) or not steps.rest:
         return False
     sums = steps.with_order(steps.sums(c), c.order)
     steps.add([sums], [sums.name])

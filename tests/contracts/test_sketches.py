@@ -70,7 +70,7 @@ def _takes_any(sketch: str) -> bool:
 
 @cache
 def _workloads() -> tuple[Workload, ...]:
-    """Large ones, one of each operator, reductions of pairs and of products, a correlation, scatters, and a few random ones."""
+    """Large ones, one of each operator, reductions of pairs and of products, correlations, scatters, and random ones."""
     large = [OPERATORS[name].workload(parameters) for name, parameters in LARGE]
     small = [operator.workload(next(iter(operator.cases()))) for operator in OPERATORS.values()]
     expressions = [parse_workload(text) for text in (*PAIRWISE, CORRELATION, *SCATTERS, *ROWS_OF_PRODUCTS)]

@@ -211,3 +211,26 @@ def test_what_is_no_pointwise_function_of_the_sums_reads_them_with_channels_last
     assert _assert_steps_agree(shuffled) == ["channels_last_in", "channels_last_sums"]
     pooled = parse_workload(f"{LINES}\nY[n < 2, o < 4] = max over p < 6 of T[n, o, p]    # output")
     assert _names(pooled) == []
+
+
+def _filter_gradient(results: str, stride: int, cast: bool) -> Workload:
+    """Return the gradient of a convolution with channels last, 3 x 3 and padding 1, towards its filters."""
+    ends = f"{stride} * y + r >= 1 and {stride} * x + s >= 1 and {stride} * y + r < 9 and {stride} * x + s < 9"
+    at = ", ".join(f"{a} < 3" if a in "rs" else a for a in results)
+    text = (
+        f"D: float16[6, {8 // stride}, {8 // stride}, 5]\nX: float16[6, 8, 8, 7]\n"
+        f"S[{at}] = sum over n < 6, y < {8 // stride}, x < {8 // stride} of float32(D[n, y, x, k]) * "
+        f"select({ends}, float32(X[n, {stride} * y + r - 1, {stride} * x + s - 1, c]), 0.0)"
+    )
+    return parse_workload(text + f"\nG[{', '.join(results)}] = float16(S[{', '.join(results)}])" * cast)
+
+
+@pytest.mark.parametrize("cast", [False, True])
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("results", ["krsc", "rsck", "kcrs", "rskc"])
+def test_the_channels_of_a_gradient_towards_filters_are_its_images(results: str, stride: int, cast: bool) -> None:
+    workload = _filter_gradient(results, stride, cast)
+    assert "channels_last" in _assert_steps_agree(workload)
+    *copies, sums, _ = dict(channels_last_steps(workload))["channels_last"]
+    assert (7, 8, 8, 6) in [b.shape for step in copies for b in step.output_buffers]
+    assert sums.output_buffers[0].shape == (7, 3, 3, 5)
