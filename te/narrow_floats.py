@@ -23,7 +23,7 @@ def cast_outside(e: Expr) -> Expr:
         return e
     sources = set(_sources(e))
     dtype = next(iter(sources), None)
-    if len(sources) != 1 or dtype is None or not dtype.is_float or dtype.bits >= e.dtype.bits:
+    if len(sources) != 1 or dtype is None or not dtype.is_float or dtype.is_float8 or dtype.bits >= e.dtype.bits:
         return e
     narrow = _computed_in(e, dtype)
     return e if narrow is None else Cast(narrow, e.dtype)
