@@ -15,6 +15,7 @@ from math import prod
 
 from ...ir.expr import Expr, Load, Var, const, index, walk
 from ...ir.rewrite import free_variables, loads_of, map_loads, substitute
+from ...te.congruences import with_congruent_terms
 from ...te.dynamic import row_extent
 from ...te.workload import Axis, Stage, Workload
 from ..tile.accumulation import Accumulation
@@ -113,7 +114,7 @@ def _windows(workload: Workload) -> Pointwise | None:
     found = single_reduction(workload)
     if found is None:
         return None
-    reduction, outputs = found
+    reduction, outputs = with_congruent_terms(found[0]), found[1]
     if prod(a.extent for a in reduction.reduce_axes) > MOST_POINTS or _is_product(reduction):
         return None
     if any(of(workload) is not None for of in (reduce_window_of, columnwise_problem)):

@@ -21,7 +21,7 @@ from tilewright.ir.stmt import Launch, walk_statements
 from tilewright.ir.verify import verify
 from tilewright.schedule.defaults import default_schedule
 from tilewright.schedule.gpu.pointwise.space import CUDA_POINTWISE as SKETCH
-from tilewright.schedule.problems.pointwise import MOST_POINTS
+from tilewright.schedule.problems.pointwise import MOST_POINTS, pointwise_of
 from tilewright.te import build as te
 from tilewright.te.data import random_inputs
 from tilewright.te.parse import parse_workload
@@ -475,3 +475,22 @@ def test_elements_that_several_outputs_read_are_loaded_once() -> None:
     rows = [f"T[min(max(int64(I[i, {j}]), 0), 63)]" for j in ("j", "63 - j")]
     gathered = parse_workload(f"T: float16[64]\nI: int32[8192, 64]\nY[i, j] = {' + '.join(rows)}")
     assert SKETCH.matches(gathered, H200) and len(SKETCH.space(gathered, H200))
+
+
+@pytest.mark.parametrize("size", [12, 11])
+@pytest.mark.parametrize("first", [True, False], ids=["channels first", "channels last"])
+def test_a_window_has_the_points_that_a_remainder_leaves(first: bool, size: int) -> None:
+    """Of the gradient of a maximum over 3 x 3 with stride 2 these are 2 x 2 of 9, each of which reads two tensors."""
+    shape, at = ("2, 8, {0}, {0}", "n, c, {}, {}") if first else ("2, {0}, {0}, 8", "n, {}, {}, c")
+    small = (size - 1) // 2 + 1
+    places = "(y + 1 - a)", "(x + 1 - b)"
+    inside = " and ".join(f"{p} % 2 == 0 and {p} >= 0 and {p} // 2 < {small}" for p in places)
+    read = at.format(*(f"{p} // 2" for p in places))
+    workload = parse_workload(
+        f"X: float16[{shape.format(size)}]\nM: float16[{shape.format(small)}]\nD: float16[{shape.format(small)}]\n"
+        f"G[{at.format(f'y < {size}', f'x < {size}')}] = sum over a < 3, b < 3 of "
+        f"select({inside}, select(X[{at.format('y', 'x')}] == M[{read}], float32(D[{read}]), 0.0), 0.0)"
+    )
+    problem = pointwise_of(workload)
+    assert problem is not None and len(problem.distinct_loads) == 1 + 2 * 4
+    assert assert_agrees(SKETCH, workload, 4) == 4
