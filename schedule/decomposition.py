@@ -203,9 +203,9 @@ def _in_parts(
 
 
 def _reductions(stage: Stage, taken: set[str]) -> Iterator[Sequence[Stage]]:
-    """Yield pairs of stages that reduce the last axes first, and then the others. There are none of a sum that is kept
-    in 16 bits, since its parts would be rounded, and none of a matrix product, whose parts are larger than its
-    factors."""
+    """Yield stages that reduce the last axes first, and then the others. Results may be copied last, as those of
+    columns that are no neighbours in the output. There are none of a sum that is kept in 16 bits, since its parts would
+    be rounded, and none of a matrix product, whose parts are larger than its factors."""
     if stage.reducer is None or stage.reducer.is_position or contraction_of(stage) is not None:
         return
     rounds = stage.tensor.dtype.is_float and stage.tensor.dtype.bits < 32
@@ -216,7 +216,13 @@ def _reductions(stage: Stage, taken: set[str]) -> Iterator[Sequence[Stage]]:
         kept = _in_order_of_load(_largest(loads_of(stage.body)), (*outer, *stage.axes))
         tensor = Buffer(fresh_name("partial", taken), tuple(a.extent for a in kept), stage.tensor.dtype)
         partial = Stage(tensor, kept, stage.body, inner, stage.reducer)
-        yield [partial, replace(stage, body=_element(tensor, kept), reduce_axes=outer)]
+        total = replace(stage, body=_element(tensor, kept), reduce_axes=outer)
+        yield [partial, total]
+        ordered = tuple(a for a in kept if a in stage.axes)
+        if ordered != stage.axes:
+            moved = Buffer(fresh_name("ordered", taken), tuple(a.extent for a in ordered), stage.tensor.dtype)
+            copy = Stage(stage.tensor, stage.axes, _element(moved, ordered))
+            yield [partial, replace(total, tensor=moved, axes=ordered), copy]
 
 
 def _products(stage: Stage, taken: set[str], form: str) -> Iterator[Sequence[Stage]]:

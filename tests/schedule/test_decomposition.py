@@ -125,6 +125,11 @@ WORKLOADS: dict[str, Callable[[], Workload]] = {
         "float32(D[n, y, x, k]) * select(y + r >= 1 and x + s >= 1 and y + r < 7 and x + s < 7, "
         "float32(X[n, y + r - 1, x + s - 1, c]), 0.0)"
     ),
+    "gradient towards depthwise filters": lambda: parse_workload(
+        "D: float16[3, 6, 6, 16]\nX: float16[3, 6, 6, 16]\nG[c, r < 3, s < 3] = sum over n < 3, y < 6, x < 6 of "
+        "float32(D[n, y, x, c]) * select(y + r >= 1 and x + s >= 1 and y + r < 7 and x + s < 7, "
+        "float32(X[n, y + r - 1, x + s - 1, c]), 0.0)"
+    ),
     "groups": _image(2, 8, "float32", "NHWC", groups=2, dilation=2),
 }
 REPLICATED = """
