@@ -16,7 +16,7 @@ from ....te.cost import flops, minimum_bytes
 from ....te.workload import Workload
 from ...problems.scatter import ScatterProblem, scatter_problem
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, columns_of_setting, row_of_record
+from ...space.columns import Bools, Columns, Ints, columns_of_setting, row_of_record
 from ...space.constraint import Constraint
 from ...space.knob import Knob
 from ...tile_sketch import Plan, TileSketch
@@ -66,7 +66,7 @@ class PrivateScatterPlan(Plan):
         p = self.problem
         threads, width, unroll, per_sm = (columns.ints(k.name) for k in self.knobs)
         vectors = p.terms // width
-        parts = np.minimum(per_sm * self.target.threads, -(-vectors // threads))
+        parts = self._parts(per_sm, vectors, threads)
         of_part = -(-vectors // parts)
         shared = p.keys * threads * accumulation_of(p).accumulator_dtype.bytes
         registers = REGISTERS + 2 * unroll * width
@@ -82,6 +82,13 @@ class PrivateScatterPlan(Plan):
             resident=limits_of(self.target).resident_blocks(threads, registers, shared),
         )
 
+    def _parts(self, per_sm: Ints, vectors: Ints, threads: Ints) -> Ints:
+        """Return how many blocks share the vectors of terms of a batch: as many as fill the device with all batches, if
+        these have a vector for each thread."""
+        wanted = -(-per_sm * self.target.threads // self.problem.batches)
+        parts: Ints = np.minimum(wanted, -(-vectors // threads))
+        return parts
+
     @property
     def constraints(self) -> tuple[Constraint, ...]:
         names = tuple(k.name for k in self.knobs)
@@ -91,9 +98,11 @@ class PrivateScatterPlan(Plan):
             found: Bools = self.sizes(c).resident >= c.ints("ctas_per_sm")
             return found
 
-        def distinct(c: Columns) -> Bools:
-            per_sm, vectors = c.ints("ctas_per_sm"), self.problem.terms // c.ints("vector_width")
-            found: Bools = (per_sm == 1) | (per_sm * self.target.threads // 2 < -(-vectors // c.ints("threads")))
+        def has_more_parts(c: Columns) -> Bools:
+            per_sm, threads = c.ints("ctas_per_sm"), c.ints("threads")
+            vectors = self.problem.terms // c.ints("vector_width")
+            parts, fewer = (self._parts(n, vectors, threads) for n in (per_sm, per_sm // 2))
+            found: Bools = (per_sm == 1) | (parts > fewer)
             return found
 
         return (
@@ -101,7 +110,9 @@ class PrivateScatterPlan(Plan):
                 "a multiprocessor has room for ctas_per_sm blocks with a copy for each thread", names, side_by_side
             ),
             Constraint(
-                "there are terms for more than half of the blocks", ("threads", "vector_width", "ctas_per_sm"), distinct
+                "more ctas_per_sm cut the terms into more parts",
+                ("threads", "vector_width", "ctas_per_sm"),
+                has_more_parts,
             ),
             *block_constraints(names, self.sizes, limits.shared_bytes_per_block),
         )
