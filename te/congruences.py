@@ -35,15 +35,16 @@ from .functions import all_of
 from .workload import Axis, Reducer, Stage
 
 
-def with_congruent_terms(total: Stage) -> Stage:
+def with_congruent_terms(total: Stage, *, whole: bool = False) -> Stage:
     """Return a sum without the terms that a remainder leaves out; the sum itself where there are none. It reads
-    quotients and remainders of axes of its tensor."""
+    quotients and remainders of axes of its tensor. Of terms beyond the axis a factor is 0; ``whole``: nothing of them
+    is read, so that all indices stay inside."""
     if total.reducer is not Reducer.SUM:
         return total
     for condition in conditions_of_terms(total):
         congruence = _congruence_of(condition, total)
         if congruence is not None:
-            return with_congruent_terms(congruence.solved(total))
+            return with_congruent_terms(congruence.solved(total, whole), whole=whole)
     return total
 
 
@@ -82,10 +83,10 @@ class _Congruence:
         """How many values ``t`` takes."""
         return -(-(self.term.extent - self.least) // self.divisor)
 
-    def solved(self, total: Stage) -> Stage:
+    def solved(self, total: Stage, whole: bool) -> Stage:
         """Return the sum over the terms for which the condition holds. Some may lie beyond the axis, and are zero."""
         body = without_condition(total.body, self.condition)
-        guarded = next((f for f in _factors(body) if self._is_alone(f)), body)
+        guarded = next((f for f in _factors(body) if self._is_alone(f) and not whole), body)
         axes = tuple(Axis(a.name, self.taps) if a == self.term else a for a in total.reduce_axes)
         return replace(total, body=self._product(body, guarded), reduce_axes=axes)
 

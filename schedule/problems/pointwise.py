@@ -114,7 +114,7 @@ def _windows(workload: Workload) -> Pointwise | None:
     found = single_reduction(workload)
     if found is None:
         return None
-    reduction, outputs = with_congruent_terms(found[0]), found[1]
+    reduction, outputs = with_congruent_terms(found[0], whole=True), found[1]
     if prod(a.extent for a in reduction.reduce_axes) > MOST_POINTS or _is_product(reduction):
         return None
     if any(of(workload) is not None for of in (reduce_window_of, columnwise_problem)):

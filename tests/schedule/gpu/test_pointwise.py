@@ -494,3 +494,14 @@ def test_a_window_has_the_points_that_a_remainder_leaves(first: bool, size: int)
     problem = pointwise_of(workload)
     assert problem is not None and len(problem.distinct_loads) == 1 + 2 * 4
     assert assert_agrees(SKETCH, workload, 4) == 4
+
+
+def test_points_beyond_a_window_are_not_read() -> None:
+    """The range of the window alone keeps an index of E inside: a phase may have a point more."""
+    workload = parse_workload(
+        "X: float32[4, 8]\nE: float32[3, 5, 8]\nW: float32[3, 8]\nY[i < 5, c] = sum over r < 3 of "
+        "select((i + 2 - r) % 2 == 0, X[(i + 2 - r) // 2, c] * E[r, i, c], 0.0) * W[r, c]"
+    )
+    problem = pointwise_of(workload)
+    assert problem is not None and len(problem.distinct_loads) == 2 * 3
+    assert assert_agrees(SKETCH, workload, 4) == 4
