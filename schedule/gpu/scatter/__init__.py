@@ -2,7 +2,7 @@
 
 What comes in is a ``problems.scatter.ScatterProblem``. What goes out is a kernel of three launches or four: the numbers
 of all terms are sorted by their element, and then each element reduces its own (sketch ``cuda_scatter``). There are no
-atomics, and the terms of an element stay in their order, so that results are the same bits every time.
+atomics, and the terms of an element are reduced in a fixed order, so that results are the same bits every time.
 
 ``space``    the knobs, the legal settings, the promising ones and the estimated time of a setting
 ``sort``     the launches that sort

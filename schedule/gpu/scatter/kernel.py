@@ -4,7 +4,8 @@
     Y[key] = epilogue(acc)
 
 ``threads_per_row`` threads share the columns of an element, each with ``vectors`` vectors. ``splits`` of such groups
-share its terms: each has a part of them, and the parts are combined in their order.
+share its terms: each has a part of them, and the parts are combined in their order. An element with many more terms
+than others, such as a frequent word or a hub of a graph, is left to all groups of its block.
 """
 
 from collections.abc import Mapping
@@ -12,7 +13,20 @@ from dataclasses import dataclass
 
 from ....core.dtypes import INDEX, int32
 from ....ir.buffer import Buffer, MemoryScope
-from ....ir.expr import Cast, Compare, CompareOp, Expr, Load, index, logical_and, maximum, minimum
+from ....ir.expr import (
+    Cast,
+    Compare,
+    CompareOp,
+    Expr,
+    Load,
+    Select,
+    Unary,
+    UnaryOp,
+    index,
+    logical_and,
+    maximum,
+    minimum,
+)
 from ....ir.rewrite import map_loads
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ...loop_nest.nest import KERNEL_NAME
@@ -25,6 +39,8 @@ from ...tile.stage_body import scalar_at
 from .sort import TermSort
 
 UNROLLED = LoopKind.UNROLLED
+LONG_TRIPS = 16
+"""An element whose threads would load terms more often than this is reduced by the whole block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,24 +99,98 @@ class _ScatterKernelWriter:
         return Kernel(KERNEL_NAME, self.p.workload.inputs, outputs, workspace, self.w.finish())
 
     def _reduce(self) -> None:
-        w, s, p = self.w, self.s, self.p
+        w, s = self.w, self.s
         axes = [("block", s.blocks, HardwareAxis.GRID_X), ("thread", s.threads, HardwareAxis.THREAD)]
         with w.launch(KERNEL_NAME, axes, min_blocks=s.resident) as (block, thread):
-            x, y = thread % s.threads_per_row, thread // s.threads_per_row % s.splits
-            row_in_cta = thread // (s.threads_per_row * s.splits)
-            row, part = block // s.row_parts * s.rows_per_cta + row_in_cta, block % s.row_parts
-            rows = p.batches * p.keys
-            exists = row < rows if rows % s.rows_per_cta else None
-            inside = row if exists is None else minimum(row, index(rows - 1))
-            batch, key = inside // p.keys, inside % p.keys
-            at = {**axis_indices(batch, p.scatter.batch), **axis_indices(key, p.scatter.keys)}
-            accumulators = self._of_terms(at, batch, key, part, x, y)
-            if s.splits > 1:
-                accumulators = self._combined(accumulators, row_in_cta, x, y)
+            x, group = thread % s.threads_per_row, thread // s.threads_per_row
+            first_row, part = block // s.row_parts * s.rows_per_cta, block % s.row_parts
+            groups = s.splits * s.rows_per_cta
+            shape = (groups, s.vectors, s.vector_width, s.threads_per_row)
+            partials = None
+            if groups > 1:
+                partials = w.allocate("partials", shape, self.dtype, MemoryScope.SHARED)
+            row = first_row + group // s.splits
+            at, exists = self._at_row(row)
+            bounds = self._bounds(row)
+            is_long = self._is_long(bounds)
+            begin, end = self._range(bounds)
+            if is_long is not None:
+                end = Select(is_long, begin, end)
+                ranges = w.allocate("ranges", (s.rows_per_cta, 2), int32, MemoryScope.SHARED)
+                with w.when(Compare(CompareOp.EQ, thread % (s.threads_per_row * s.splits), index(0))):
+                    for n in (0, 1):
+                        w.store(ranges, (group // s.splits, index(n)), Load(bounds, (index(n),)))
+            accumulators = self._of_terms(at, self._batch(row), (begin, end), (group % s.splits, s.splits), part, x)
+            if s.splits > 1 and partials is not None:
+                self._combine(partials, accumulators, group, group // s.splits * s.splits, s.splits, x)
             stores = [] if exists is None else [exists]
-            stores += [Compare(CompareOp.EQ, y, index(0))] if s.splits > 1 else []
+            stores += [Compare(CompareOp.EQ, group % s.splits, index(0))] if s.splits > 1 else []
+            stores += [] if is_long is None else [Unary(UnaryOp.NOT, is_long)]
             with w.when(logical_and(*stores) if stores else None):
                 self._store(at, part, x, accumulators)
+            if is_long is not None and partials is not None:
+                self._reduce_long_rows(first_row, part, ranges, partials, group, x)
+
+    def _reduce_long_rows(
+        self, first_row: Expr, part: Expr, ranges: Buffer, partials: Buffer, group: Expr, x: Expr
+    ) -> None:
+        """Elements with many terms, one after the other, with all threads of the block."""
+        w, s = self.w, self.s
+        groups = partials.shape[0]
+        w.barrier()
+        with w.loop("long_row", s.rows_per_cta) as number:
+            row = first_row + number
+            at, exists = self._at_row(row)
+            bounds = w.allocate("long_bounds", (2,), int32, MemoryScope.REGISTER)
+            for n in (0, 1):
+                w.store(bounds, (index(n),), Load(ranges, (number, index(n))))
+            is_long = self._is_long(bounds)
+            assert is_long is not None
+            with w.when(is_long if exists is None else logical_and(exists, is_long)):
+                accumulators = self._of_terms(at, self._batch(row), self._range(bounds), (group, groups), part, x)
+                self._combine(partials, accumulators, group, index(0), groups, x)
+                with w.when(Compare(CompareOp.EQ, group, index(0))):
+                    self._store(at, part, x, accumulators)
+                w.barrier()
+
+    def _at_row(self, row: Expr) -> tuple[Mapping[str, Expr], Expr | None]:
+        """Return the axes of batch and keys at a row that exists, and whether it is the one asked for; None where it
+        surely is."""
+        p = self.p
+        rows = p.batches * p.keys
+        exists = row < rows if rows % self.s.rows_per_cta else None
+        key = self._row_within(row) % p.keys
+        at = {**axis_indices(self._batch(row), p.scatter.batch), **axis_indices(key, p.scatter.keys)}
+        return at, exists
+
+    def _row_within(self, row: Expr) -> Expr:
+        rows = self.p.batches * self.p.keys
+        return minimum(row, index(rows - 1)) if rows % self.s.rows_per_cta else row
+
+    def _batch(self, row: Expr) -> Expr:
+        return self._row_within(row) // self.p.keys
+
+    def _bounds(self, row: Expr) -> Buffer:
+        """Return where the terms of a row begin and end, in registers."""
+        bounds = self.w.allocate("bounds", (2,), int32, MemoryScope.REGISTER)
+        key = self._row_within(row) % self.p.keys
+        for n in (0, 1):
+            self.w.store(bounds, (index(n),), Load(self.sort.first, (self._batch(row), key + n)))
+        return bounds
+
+    def _range(self, bounds: Buffer) -> tuple[Expr, Expr]:
+        begin, end = (self._number(Load(bounds, (index(n),)), self.p.terms + 1) for n in (0, 1))
+        return begin, maximum(begin, end)
+
+    def _is_long(self, bounds: Buffer) -> Expr | None:
+        """Return whether all threads of a block reduce a row together; None where no row has so many terms, and where
+        they do in any case."""
+        s = self.s
+        most: int = LONG_TRIPS * s.unroll * s.splits
+        if s.rows_per_cta == 1 or most >= self.p.terms:
+            return None
+        begin, end = self._range(bounds)
+        return most < end - begin
 
     def _column(self, part: Expr, x: Expr, vector: Expr) -> tuple[Expr, Expr | None]:
         """Return the first column of a vector that exists, and whether it is the thread's own; None where it surely
@@ -119,32 +209,41 @@ class _ScatterKernelWriter:
             rest[self.p.lane_axis.name] = rest[self.p.lane_axis.name] + lane
         return {**at, **rest}
 
-    def _of_terms(self, at: Mapping[str, Expr], batch: Expr, key: Expr, part: Expr, x: Expr, y: Expr) -> Buffer:
-        """Return what the terms of an element that are those of ``y`` come to, [vector, lane]."""
-        w, s, p, terms = self.w, self.s, self.p, self.p.terms
+    def _of_terms(
+        self,
+        at: Mapping[str, Expr],
+        batch: Expr,
+        terms: tuple[Expr, Expr],
+        share: tuple[Expr, int],
+        part: Expr,
+        x: Expr,
+    ) -> Buffer:
+        """Return what terms of an element come to, [vector, lane]: of those in a range ``terms`` the share of a group
+        of threads, given which one it is and of how many."""
+        w, s, p, count = self.w, self.s, self.p, self.p.terms
         shape = (s.vectors, s.vector_width)
         accumulators = w.allocate("accumulators", shape, self.dtype, MemoryScope.REGISTER)
         (identity,) = self.accumulation.identity
         with w.loop("j", s.vectors, UNROLLED) as j, w.loop("lane", s.vector_width, UNROLLED) as lane:
             w.store(accumulators, (j, lane), identity)
-        begin, end = (self._number(Load(self.sort.first, (batch, key + n)), terms + 1) for n in (0, 1))
-        if s.splits > 1:
-            share = (maximum(end - begin, index(0)) + (s.splits - 1)) // s.splits
-            begin, end = begin + y * share, minimum(begin + (y + 1) * share, end)
-        bounds = w.allocate("bounds", (2,), int32, MemoryScope.REGISTER)
+        (begin, end), (number, groups) = terms, share
+        if groups > 1:
+            each = (end - begin + (groups - 1)) // groups
+            begin, end = begin + number * each, minimum(begin + (number + 1) * each, end)
+        own = w.allocate("own", (2,), int32, MemoryScope.REGISTER)
         for n, bound in enumerate((begin, end)):
-            w.store(bounds, (index(n),), Cast(bound, int32))
-        begin, end = (self._number(Load(bounds, (index(n),)), terms + 1) for n in (0, 1))
+            w.store(own, (index(n),), Cast(bound, int32))
+        begin, end = (self._number(Load(own, (index(n),)), count + 1) for n in (0, 1))
         trips = (maximum(end - begin, index(0)) + (s.unroll - 1)) // s.unroll
-        with w.loop("trip", -(-terms // s.unroll)) as trip, w.when(trip < trips):
+        with w.loop("trip", -(-count // s.unroll)) as trip, w.when(trip < trips):
             numbers = w.allocate("numbers", (s.unroll,), int32, MemoryScope.REGISTER)
             values = w.allocate("values", (s.unroll, *shape), self.dtype, MemoryScope.REGISTER)
             with w.loop("u", s.unroll, UNROLLED) as u:
                 place = minimum(begin + (trip * s.unroll + u), end - 1)
-                w.store(numbers, (u,), Load(self.sort.order, (batch, self._clamped(place, terms))))
+                w.store(numbers, (u,), Load(self.sort.order, (batch, self._clamped(place, count))))
             with w.loop("u", s.unroll, UNROLLED) as u, w.loop("j", s.vectors, UNROLLED) as j:
-                number = self._number(Load(numbers, (u,)), terms)
-                here = {**at, **axis_indices(number, p.scatter.stage.reduce_axes)}
+                term = self._number(Load(numbers, (u,)), count)
+                here = {**at, **axis_indices(term, p.scatter.stage.reduce_axes)}
                 column, _ = self._column(part, x, j)
                 with w.loop("lane", s.vector_width, LoopKind.VECTORIZED) as lane:
                     value = scalar_at(p.scatter.term, self._at_column(here, column, lane))
@@ -159,24 +258,21 @@ class _ScatterKernelWriter:
                 w.store(accumulators, (j, lane), state[0])
         return accumulators
 
-    def _combined(self, accumulators: Buffer, row: Expr, x: Expr, y: Expr) -> Buffer:
-        """Return what all splits of an element come to, in the threads of the first one."""
+    def _combine(self, partials: Buffer, accumulators: Buffer, group: Expr, first: Expr, groups: int, x: Expr) -> None:
+        """Combine the accumulators of ``groups`` from the ``first`` on, in their order, in the threads of that."""
         w, s = self.w, self.s
-        shape = (s.rows_per_cta, s.splits, *accumulators.shape, s.threads_per_row)
-        partials = w.allocate("partials", shape, self.dtype, MemoryScope.SHARED)
         with w.loop("j", s.vectors, UNROLLED) as j, w.loop("lane", s.vector_width, UNROLLED) as lane:
-            w.store(partials, (row, y, j, lane, x), Load(accumulators, (j, lane)))
+            w.store(partials, (group, j, lane, x), Load(accumulators, (j, lane)))
         w.barrier()
         with (
-            w.when(Compare(CompareOp.EQ, y, index(0))),
-            w.loop("split", s.splits - 1) as split,
+            w.when(Compare(CompareOp.EQ, group, first)),
+            w.loop("other", groups - 1) as other,
             w.loop("j", s.vectors, UNROLLED) as j,
             w.loop("lane", s.vector_width, UNROLLED) as lane,
         ):
-            other = Load(partials, (row, split + 1, j, lane, x))
-            state = self.accumulation.combine([Load(accumulators, (j, lane))], [other])
+            partial = Load(partials, (first + (other + 1), j, lane, x))
+            state = self.accumulation.combine([Load(accumulators, (j, lane))], [partial])
             w.store(accumulators, (j, lane), state[0])
-        return accumulators
 
     def _store(self, at: Mapping[str, Expr], part: Expr, x: Expr, accumulators: Buffer) -> None:
         w, s, stage = self.w, self.s, self.p.scatter.stage

@@ -103,7 +103,7 @@ class ScatterPlan(Plan):
         threads, all_vectors = per_row * splits * rows, p.columns // width
         words = max(1, accumulation_of(p).accumulator_dtype.bytes // 4) * vectors * width
         row_parts = -(-all_vectors // (per_row * vectors))
-        shared = np.where(splits > 1, threads * words * 4, 0)
+        shared = np.where(splits * rows > 1, threads * words * 4 + 8 * rows, 0)
         registers = SPARE_REGISTERS + words * (1 + unroll) + unroll
         return ScatterSizes(
             buckets=buckets,

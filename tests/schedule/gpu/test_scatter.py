@@ -1,9 +1,12 @@
-"""Scatters: what the class takes, what its kernels compute, and that equal inputs give equal bits."""
+"""Scatters: what the class takes, what its kernels compute, and in which order they add terms."""
 
+import functools
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from tests.schedule.gpu.tiles import H200, WHOLE, assert_agrees, legal_schedule_of, schedule_of
 from tilewright.codegen.lowering import build_kernel, finish
@@ -54,26 +57,35 @@ def test_kernels_compile(case: str) -> None:
         assert len(kernel.resources) >= launches and all(r.spill_bytes == 0 for r in kernel.resources.values())
 
 
+def _added(values: Sequence[NDArray[np.float32]], groups: int) -> NDArray[np.float32]:
+    """Sums of neighbouring values, added up in their order."""
+    each = -(-len(values) // groups)
+    parts = [values[n * each : (n + 1) * each] for n in range(groups)]
+    zero = np.zeros_like(values[0])
+    return functools.reduce(np.add, [functools.reduce(np.add, part, zero) for part in parts])
+
+
+@pytest.mark.parametrize("rows", [1, 4])
 @pytest.mark.parametrize(("terms", "elements"), [(300, 20), (2500, 1100), (4500, 1100)])
-def test_terms_are_added_in_their_order(terms: int, elements: int) -> None:
-    """Most belong to one element, whose bucket takes several rounds, and some to none. So the sums have the bits of
-    those of a loop over all terms."""
+def test_terms_are_added_in_a_fixed_order(terms: int, elements: int, rows: int) -> None:
+    """Most belong to one element, whose bucket takes several rounds, and some to none. So sums have the bits of those
+    of a loop over all terms; but that element is shared by all threads of its block, if these have others."""
     workload = parse_workload(
-        f"I: int32[{terms}]\nD: float32[{terms}]\n"
-        f"G[v < {elements}] = sum over i < {terms} of select(int64(I[i]) == v, D[i], 0.0)"
+        f"I: int32[{terms}]\nD: float32[{terms}, 32]\n"
+        f"G[v < {elements}, d] = sum over i < {terms} of select(int64(I[i]) == v, D[i, d], 0.0)"
     )
     inputs = random_inputs(workload, 1)
-    index = inputs["I"].copy()
-    index[np.arange(terms) % 7 > 0] = 11
-    index[::9] = -1
-    index[::10] = elements
-    schedule = legal_schedule_of(SKETCH, workload, splits=1, unroll=4)
-    got = interpret(finish(SKETCH.lower(workload, H200, schedule), H200), {**inputs, "I": index})["G"]
-    wanted = np.zeros(elements, np.float32)
-    for i, value in zip(index, inputs["D"], strict=True):
-        if 0 <= i < elements:
-            wanted[i] += value
-    np.testing.assert_array_equal(got, wanted)
+    place = inputs["I"].copy()
+    place[np.arange(terms) % 7 > 0] = 11
+    place[::9] = -1
+    place[::10] = elements
+    knobs = {"splits": 1, "unroll": 2, "rows_per_cta": rows, "vector_width": 1, "vectors": 1}
+    schedule = legal_schedule_of(SKETCH, workload, **knobs, threads_per_row=32)
+    got = interpret(finish(SKETCH.lower(workload, H200, schedule), H200), {**inputs, "I": place})["G"]
+    for element in range(elements):
+        own = [inputs["D"][i] for i in np.flatnonzero(place == element)]
+        wanted = _added(own, rows if len(own) > 32 else 1) if own else np.zeros(32, np.float32)
+        np.testing.assert_array_equal(got[element], wanted)
 
 
 def test_a_key_beyond_what_buckets_hold_is_left_to_others() -> None:
