@@ -41,6 +41,10 @@ LATENCIES, L2_SECONDS = 3, 400e-9
 """How often a launch that sorts waits for L2, and how long."""
 PROMISING = 1.5
 """How many times as slow as the best estimate promising settings are at most."""
+PROMISING_THREADS = 128
+"""Threads of a block, at least."""
+LINE_BYTES = 128
+"""A load of a warp takes longer if it needs more lines of so many bytes than its lanes can load."""
 COMPARE_CYCLES = 3.0
 """Cycles of a part of a multiprocessor in which a warp compares a term with its buckets."""
 
@@ -160,8 +164,9 @@ class ScatterPlan(Plan):
         )
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
-        seconds = self.prior_seconds(columns, peaks)
-        found: Bools = seconds <= PROMISING * seconds.min(initial=np.inf)
+        """Blocks have threads enough for an element with many more terms than those that are measured."""
+        seconds, large = self.prior_seconds(columns, peaks), self.sizes(columns).threads >= PROMISING_THREADS
+        found: Bools = large & (seconds <= PROMISING * seconds.min(where=large, initial=np.inf))
         return found
 
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
@@ -178,7 +183,10 @@ class ScatterPlan(Plan):
         together, mean = s.splits * s.unroll, p.terms / p.keys
         longest = 2 * np.ceil(p.scatter.usual_length / together) * LOAD_LATENCY_SECONDS
         elements, every = p.batches * p.keys * p.columns, p.batches * p.terms
-        work = every * p.columns / (s.vector_width * WARP_LANES)
+        side_by_side = np.minimum(s.threads_per_row, WARP_LANES)
+        lines = WARP_LANES // side_by_side * -(-side_by_side * s.vector_width * self._narrowest // LINE_BYTES)
+        spread = np.maximum(1.0, lines * LINE_BYTES / (WARP_LANES * self.target.vector_bytes))
+        work = every * p.columns / (s.vector_width * WARP_LANES) * spread
         traffic = MemoryTraffic(
             blocks=s.blocks,
             resident=s.resident,
@@ -187,7 +195,7 @@ class ScatterPlan(Plan):
             + sum(b.bytes for b in p.workload.output_buffers)
             + 4 * s.row_parts * (every + p.batches * p.keys * 2),
             accesses=work * (1 + 1 / s.vectors)
-            + (2 * s.splits / s.vectors + 1) * elements / (s.vector_width * WARP_LANES),
+            + (2 * s.splits / s.vectors + 1) * elements / (s.vector_width * WARP_LANES) * spread,
             rounds=1 + 2 * np.maximum(min(1.0, mean), mean / together),
             operations=flops(p.workload),
         )

@@ -20,10 +20,10 @@ from tilewright.te.parse import parse_workload
 CASES = {
     "embedding": "I: int64[300]\nD: float16[300, 24]\n"
     "S[v < 70, d] = sum over i < 300 of select(I[i] == v, float32(D[i, d]), 0.0)\nG[v, d] = float16(S[v, d])",
-    "many elements": "I: int32[900]\nD: float32[900, 12]\n"
-    "G[v < 1500, d] = sum over i < 900 of select(int64(I[i]) == v, D[i, d], 0.0)",
+    "many elements": "I: int32[600]\nD: float32[600, 12]\n"
+    "G[v < 1100, d] = sum over i < 600 of select(int64(I[i]) == v, D[i, d], 0.0)",
     "histogram": "I: uint8[1000]\nH[b < 16] = sum over i < 1000 of select(int64(I[i]) == b, 1.0, 0.0)",
-    "weights": "I: int32[7, 999]\nW: float16[7, 999]\nH[b < 50] = sum over i < 7, j < 999 of "
+    "weights": "I: int32[5, 199]\nW: float16[5, 199]\nH[b < 50] = sum over i < 5, j < 199 of "
     "select(int64(I[i, j]) == b, float32(W[i, j]) * float32(b + 1), 0.0)\nY[b] = H[b] * 0.5",
     "rows of pixels": "I: uint8[3, 40, 8]\nH[n, b < 256] = max over i < 40, j < 8 of "
     "select(int64(I[n, i, j]) == b, int32(i), -2147483648i32)",
@@ -65,8 +65,7 @@ def _added(values: Sequence[NDArray[np.float32]], groups: int) -> NDArray[np.flo
     return functools.reduce(np.add, [functools.reduce(np.add, part, zero) for part in parts])
 
 
-@pytest.mark.parametrize("rows", [1, 4])
-@pytest.mark.parametrize(("terms", "elements"), [(300, 20), (2500, 1100), (4500, 1100)])
+@pytest.mark.parametrize(("terms", "elements", "rows"), [(300, 20, 1), (300, 20, 4), (4500, 1100, 4)])
 def test_terms_are_added_in_a_fixed_order(terms: int, elements: int, rows: int) -> None:
     """Most belong to one element, whose bucket takes several rounds, and some to none. So sums have the bits of those
     of a loop over all terms; but that element is shared by all threads of its block, if these have others."""
