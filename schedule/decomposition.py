@@ -10,7 +10,8 @@ than loads as a kernel that computes these factors and a product (im2col is that
 reductions of functions of two such factors are the same. ``joined_axes`` are the same, with the axes of such a sum as
 one. With ``gathered``, what is read at loaded indices, such as the rows of an embedding, is copied first. With
 ``widened``, inputs of 8 bits are copied as float16, which holds them, for a class that takes that, such as attention.
-With ``reduced_products`` there is a product for each direction in which it is reduced.
+With ``reduced_products`` there is a product for each direction in which it is reduced. ``phased`` is the workload with
+axes for quotients and remainders (``te.phases``).
 ``te.softmax_chunks`` has one of long rows on a processor, ``te.channels_last`` those of convolutions with channels
 first, and ``te.padding_modes`` those of images that are padded by what stands in them (``padded``).
 """
@@ -33,6 +34,7 @@ from ..te.functions import within
 from ..te.inline import inline_stages
 from ..te.narrow_floats import cast_outside
 from ..te.padding_modes import padded_steps
+from ..te.phases import with_phases
 from ..te.reduced_products import with_reduced_products
 from ..te.softmax_chunks import softmax_chunk_steps
 from ..te.steps import run_of, step_of
@@ -68,6 +70,7 @@ def decompositions(workload: Workload, has_class: Callable[[Workload], bool]) ->
     add(JOINED_AXES, whole)
     add(GATHERED, _with_gathers(whole))
     add(WIDENED, _with_widened_inputs(whole))
+    add("phased", with_phases(workload))
     found |= dict(channels_last_steps(workload)) | dict(padded_steps(workload))
     add(REDUCED_PRODUCTS, with_reduced_products(whole))
     return [(name, steps) for name, steps in found.items() if all(map(has_class, steps))]
@@ -380,9 +383,10 @@ DECOMPOSED = Decomposer(
     knob="decomposition",
     meaning="what the workload is decomposed into: `stages`, or a few together; with `joined_axes` the axes of a sum "
     "of products are one; with `gathered` what is read at loaded indices is copied first; with `widened` inputs of "
-    "8 bits are copied as float16 first; with `reduced_products` there is a product for each direction in which it is "
-    "reduced; with `softmax_chunks` the maximum and the sum of a row come from those of its chunks; `patches`, "
-    "`channels_last` and their like change the layout of a convolution; with `padded` images are padded first",
+    "8 bits are copied as float16 first; with `phased` positions that are read as quotients and remainders have axes for "
+    "both; with `reduced_products` there is a product for each direction in which it is reduced; with `softmax_chunks` "
+    "the maximum and the sum of a row come from those of its chunks; `patches`, `channels_last` and their like change "
+    "the layout of a convolution; with `padded` images are padded first",
     takes="workloads of static shapes that kernel classes take in several steps and none takes as a whole",
     generic=True,
 )

@@ -143,7 +143,9 @@ def _on_axes(e: Expr, splits: Mapping[str, _AxisParts]) -> Expr:
     part = _part_of(e)
     if part is not None and part[0] in splits and isinstance(e, Binary):
         name, shift, divisor = part
-        return Var(splits[name].phase) if e.op is BinaryOp.MOD else Var(name) + (shift - splits[name].shift) // divisor
+        further = (shift - splits[name].shift) // divisor
+        quotient = Var(name) + further if further else Var(name)
+        return Var(splits[name].phase) if e.op is BinaryOp.MOD else quotient
     if isinstance(e, Var) and e.name in splits:
         split = splits[e.name]
         return e * split.divisor + (Var(split.phase) - split.shift)

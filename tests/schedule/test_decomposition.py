@@ -125,6 +125,11 @@ WORKLOADS: dict[str, Callable[[], Workload]] = {
         "float32(D[n, y, x, k]) * select(y + r >= 1 and x + s >= 1 and y + r < 7 and x + s < 7, "
         "float32(X[n, y + r - 1, x + s - 1, c]), 0.0)"
     ),
+    "gradient towards images": lambda: parse_workload(
+        "D: float32[2, 5, 16]\nW: float32[16, 3, 8]\nG[n, x < 10, c] = sum over r < 3, k < 16 of "
+        "select((x + 1 - r) % 2 == 0 and x + 1 >= r and (x + 1 - r) // 2 < 5, D[n, (x + 1 - r) // 2, k], 0.0) "
+        "* W[k, r, c]"
+    ),
     "gradient towards depthwise filters": lambda: parse_workload(
         "D: float16[3, 6, 6, 16]\nX: float16[3, 6, 6, 16]\nG[c, r < 3, s < 3] = sum over n < 3, y < 6, x < 6 of "
         "float32(D[n, y, x, c]) * select(y + r >= 1 and x + s >= 1 and y + r < 7 and x + s < 7, "
@@ -225,6 +230,12 @@ def test_a_convolution_becomes_a_matrix_of_patches_and_a_product() -> None:
     assert patches.stages[0].tensor.shape == (2, 9, 9, 8, 3, 3)
     assert patches.stages[0].tensor.dtype.name == "float16"
     assert "cuda_gemm" in [s.name for s in class_sketches(product, H200)]
+
+
+def test_phases_of_a_gradient_have_no_terms_that_are_left_out() -> None:
+    """Of three taps, two remain for each position."""
+    steps = dict(decompositions(WORKLOADS["gradient towards images"](), _has_class))
+    assert [b.elements for b in steps["phased"][0].output_buffers] == [2 * 5 * 2 * 16]
 
 
 def test_a_replicated_border_is_a_step_ahead_of_the_convolution() -> None:
