@@ -58,6 +58,8 @@ CASES: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("reduce", {"shape": [64, 1000, 33], "axes": [1]}),
     ("scan", {"shape": [512, 4096], "axis": 1}),
     ("scan", {"shape": [4096, 512], "axis": 0, "dtype": F16}),
+    ("segment_reduce", {"terms": 4096, "segments": 5000, "columns": 64, "dtype": F16}),
+    ("segment_reduce", {"terms": 4096, "segments": 64}),
     ("elementwise", {"shape": [4096, 4096], "functions": ["relu", "add1"]}),
     ("transpose", {"shape": [1024, 4096], "axes": [1, 0]}),
     ("transpose", {"shape": [8, 100, 77, 30], "axes": [0, 3, 1, 2], "dtype": F16}),

@@ -26,6 +26,7 @@ from .pool2d import POOL2D
 from .reduce import REDUCE
 from .scaled_matmul import SCALED_MATMUL
 from .scan import SCAN
+from .segment_reduce import SEGMENT_REDUCE
 from .softmax import LOG_SOFTMAX, SOFTMAX
 from .transpose import TRANSPOSE
 
@@ -57,6 +58,7 @@ OPERATORS: dict[str, Operator] = {
         ATTENTION,
         REDUCE,
         SCAN,
+        SEGMENT_REDUCE,
         TRANSPOSE,
         CONCATENATE,
         ELEMENTWISE,

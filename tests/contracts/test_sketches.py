@@ -70,10 +70,10 @@ def _takes_any(sketch: str) -> bool:
 
 @cache
 def _workloads() -> tuple[Workload, ...]:
-    """Large ones, one of each operator, reductions of pairs and of products, correlations, scatters, and random ones."""
+    """Large ones, one of each operator, reductions of pairs and of products, a correlation, and random ones."""
     large = [OPERATORS[name].workload(parameters) for name, parameters in LARGE]
     small = [operator.workload(next(iter(operator.cases()))) for operator in OPERATORS.values()]
-    expressions = [parse_workload(text) for text in (*PAIRWISE, CORRELATION, *SCATTERS, *ROWS_OF_PRODUCTS)]
+    expressions = [parse_workload(text) for text in (*PAIRWISE, CORRELATION, *ROWS_OF_PRODUCTS)]
     return (*large, *small, *expressions, *(random_workload(seed) for seed in range(0, RANDOM_EXPRESSIONS, 10)))
 
 
@@ -311,6 +311,8 @@ LARGE: tuple[tuple[str, dict[str, Any]], ...] = (
     ("group_norm", {"batch": 16, "channels": 320, "pixels": 4096, "groups": 32, "dtype": "float16"}),
     ("scan", {"shape": [4096, 4096], "axis": 1}),
     ("scan", {"shape": [4096, 4096], "axis": 0, "dtype": "float16"}),
+    ("segment_reduce", {"terms": 32768, "segments": 50000, "columns": 768, "dtype": "float16"}),
+    ("segment_reduce", {"terms": 100000, "segments": 256}),
     ("elementwise", {"shape": [4096, 4096], "functions": ["relu", "add1"]}),
     ("transpose", {"shape": [1024, 4096], "axes": [1, 0]}),
     (
@@ -386,9 +388,3 @@ ROWS_OF_PRODUCTS = (
     + "M[i] = max over j < 520 of D[i, j]\nS[i] = sum over j < 520 of exp(D[i, j] - M[i])\nY[i] = log(S[i]) + M[i]",
 )
 """Reductions of the rows of a product."""
-SCATTERS = (
-    "I: int64[300]\nD: float16[300, 24]\n"
-    "G[v < 70, d] = sum over i < 300 of select(I[i] == v, float32(D[i, d]), 0.0)\nY[v, d] = float16(G[v, d])",
-    "I: int32[2000]\nY[b < 1100] = sum over i < 2000 of select(int64(I[i]) == b, 1.0, 0.0)",
-)
-"""Sums of the terms whose index is that of the element."""

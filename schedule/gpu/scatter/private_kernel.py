@@ -123,6 +123,7 @@ class _PrivateKernelWriter:
             number = part * of_part + place
             exists = logical_and(place < of_part, number < vectors)
             at = {
+                **{a.name: index(0) for a in scatter.rest},
                 **axis_indices(batch, scatter.batch),
                 **axis_indices(minimum(number, index(vectors - 1)) * s.vector_width, scatter.stage.reduce_axes),
             }
