@@ -381,12 +381,12 @@ def _largest(loads: Iterable[Load]) -> Load | None:
 DECOMPOSED = Decomposer(
     decompositions,
     knob="decomposition",
-    meaning="what the workload is decomposed into: `stages`, or a few together; with `joined_axes` the axes of a sum of "
-    "products are one; with `gathered` what is read at loaded indices is copied first; with `widened` inputs of 8 "
-    "bits are copied as float16 first; with `phased` positions that are read as quotients and remainders have axes "
-    "for both; with `reduced_products` there is a product for each direction in which it is reduced; with "
-    "`softmax_chunks` the maximum and the sum of a row come from those of its chunks; `patches`, `channels_last` and "
-    "their like change the layout of a convolution; with `padded` images are padded first",
+    meaning="what the workload is decomposed into: `stages`, or a few together; with `joined_axes` the axes of a sum of"
+    " products are one; with `gathered` what is read at loaded indices is copied first; with `widened` inputs "
+    "of 8 bits are copied as float16 first; with `phased` positions that are read as quotients and remainders "
+    "have axes for both; with `reduced_products` there is a product for each direction in which it is reduced; "
+    "with `softmax_chunks` the maximum and the sum of a row come from those of its chunks; `patches`, "
+    "`channels_last` and their like change the layout of a convolution; with `padded` images are padded first",
     takes="workloads of static shapes that kernel classes take in several steps and none takes as a whole",
     generic=True,
 )

@@ -48,7 +48,8 @@ class PrivateScatterSizes:
 
     ``threads``, ``vector_width``, ``unroll`` and ``ctas_per_sm`` are the knobs. ``parts``: blocks that share the terms
     of a batch. ``blocks``: blocks of the first launch. ``trips``: how often a thread loads ``unroll`` vectors of terms.
-    ``shared_bytes``: shared memory of a block. ``resident``: how many blocks a multiprocessor runs at once.
+    ``registers``: registers of a thread, roughly. ``shared_bytes``: shared memory of a block. ``resident``: how many
+    blocks a multiprocessor runs at once.
     """
 
     threads: Size
@@ -58,6 +59,7 @@ class PrivateScatterSizes:
     parts: Size
     blocks: Size
     trips: Size
+    registers: Size
     shared_bytes: Size
     resident: Size
 

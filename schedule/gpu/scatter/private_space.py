@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ....core.schedule import KnobValue
 from ....core.target import Target
@@ -16,14 +15,14 @@ from ....te.cost import flops, minimum_bytes
 from ....te.workload import Workload
 from ...problems.scatter import ScatterProblem, scatter_problem
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Ints, columns_of_setting, row_of_record
+from ...space.columns import Bools, Columns, Derived, Floats, Ints
 from ...space.constraint import Constraint
 from ...space.knob import Knob
-from ...tile_sketch import Plan, TileSketch
-from ..block_constraints import block_constraints
+from ...tile_sketch import TileSketch
 from ..memory_prior import MemoryTraffic, memory_bound_seconds
 from ..occupancy import limits_of
 from ..peaks import gpu_peaks
+from ..plan import GpuPlan
 from ..quantities import GPU_QUANTITIES, gpu_columns
 from .kernel import accumulation_of
 from .private_kernel import JOINED_AT_ONCE, JOINING_WARPS, PrivateScatterSizes, private_scatter_kernel
@@ -38,7 +37,7 @@ PROMISING = 1.3
 
 
 @dataclass(frozen=True)
-class PrivateScatterPlan(Plan):
+class PrivateScatterPlan(GpuPlan):
     """The settings of a scatter to few elements on a target."""
 
     problem: ScatterProblem
@@ -79,7 +78,8 @@ class PrivateScatterPlan(Plan):
             blocks=p.batches * parts,
             trips=-(-of_part // (threads * unroll)),
             shared_bytes=shared,
-            resident=limits_of(self.target).resident_blocks(threads, registers, shared),
+            registers=registers,
+            resident=self.limits.resident_blocks(threads, registers, shared),
         )
 
     def _parts(self, per_sm: Ints, vectors: Ints, threads: Ints) -> Ints:
@@ -91,13 +91,6 @@ class PrivateScatterPlan(Plan):
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
-        names = tuple(k.name for k in self.knobs)
-        limits = limits_of(self.target)
-
-        def side_by_side(c: Columns) -> Bools:
-            found: Bools = self.sizes(c).resident >= c.ints("ctas_per_sm")
-            return found
-
         def has_more_parts(c: Columns) -> Bools:
             per_sm, threads = c.ints("ctas_per_sm"), c.ints("threads")
             vectors = self.problem.terms // c.ints("vector_width")
@@ -106,15 +99,17 @@ class PrivateScatterPlan(Plan):
             return found
 
         return (
-            Constraint(
-                "a multiprocessor has room for ctas_per_sm blocks with a copy for each thread", names, side_by_side
+            self.rule(
+                "a multiprocessor has room for ctas_per_sm blocks with a copy for each thread",
+                None,
+                lambda s: s.resident >= s.ctas_per_sm,
             ),
             Constraint(
                 "more ctas_per_sm cut the terms into more parts",
                 ("threads", "vector_width", "ctas_per_sm"),
                 has_more_parts,
             ),
-            *block_constraints(names, self.sizes, limits.shared_bytes_per_block),
+            *self.launch_rules(self.limits.shared_bytes_per_block),
         )
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
@@ -122,7 +117,7 @@ class PrivateScatterPlan(Plan):
         found: Bools = seconds <= PROMISING * seconds.min(initial=np.inf)
         return found
 
-    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
         p, s, device = self.problem, self.sizes(columns), gpu_peaks(self.target, peaks)
         waves = np.ceil(s.blocks / (s.resident * self.target.threads))
         updates = s.trips * s.unroll * s.vector_width * UPDATE_CYCLES
@@ -141,21 +136,12 @@ class PrivateScatterPlan(Plan):
         seconds = memory_bound_seconds(device, traffic) + waves * (updates + sums) / device.clock_hz
         return np.asarray(seconds + device.launch_seconds + joined, np.float64)
 
-    def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
+    def derive(self, columns: Columns) -> Derived:
         s = self.sizes(columns)
-        return gpu_columns(
-            limits_of(self.target),
-            self.target.threads,
-            blocks=s.blocks,
-            threads=s.threads,
-            registers=REGISTERS + 2 * s.unroll * s.vector_width,
-            shared=s.shared_bytes,
-            wanted=s.unroll * s.vector_width * 4,
-        )
+        return gpu_columns(self.target, s, wanted=s.unroll * s.vector_width * 4)
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
-        sizes = row_of_record(self.sizes(columns_of_setting(self.knobs, setting)), 0)
-        return private_scatter_kernel(self.problem, sizes)
+        return private_scatter_kernel(self.problem, self.sizes_of(setting))
 
 
 def _plan(workload: Workload, target: Target) -> PrivateScatterPlan | None:

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ....core.schedule import KnobValue
 from ....core.target import Target
@@ -15,14 +14,14 @@ from ....te.cost import flops, minimum_bytes
 from ....te.workload import Workload
 from ...problems.scatter import ScatterProblem, scatter_problem
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, columns_of_setting, row_of_record
+from ...space.columns import Bools, Columns, Derived, Floats
 from ...space.constraint import Constraint
 from ...space.knob import Knob
-from ...tile_sketch import Plan, TileSketch
-from ..block_constraints import block_constraints
+from ...tile_sketch import TileSketch
 from ..memory_prior import LOAD_LATENCY_SECONDS, TILE_SECONDS, MemoryTraffic, memory_bound_seconds
-from ..occupancy import PARTS, limits_of
-from ..peaks import Floats, GpuPeaks, gpu_peaks
+from ..occupancy import PARTS
+from ..peaks import GpuPeaks, gpu_peaks
+from ..plan import GpuPlan
 from ..quantities import GPU_QUANTITIES, gpu_columns
 from .kernel import ScatterSizes, accumulation_of, scatter_kernel
 from .sort import COUNTS
@@ -50,7 +49,7 @@ COMPARE_CYCLES = 3.0
 
 
 @dataclass(frozen=True)
-class ScatterPlan(Plan):
+class ScatterPlan(GpuPlan):
     """The settings of a scatter on a target."""
 
     problem: ScatterProblem
@@ -58,7 +57,7 @@ class ScatterPlan(Plan):
 
     @property
     def _most_threads(self) -> int:
-        return limits_of(self.target).threads_per_block
+        return self.limits.threads_per_block
 
     @property
     def knobs(self) -> tuple[Knob, ...]:
@@ -123,7 +122,7 @@ class ScatterPlan(Plan):
             blocks=-(-p.batches * p.keys // rows) * row_parts,
             registers=registers,
             shared_bytes=shared,
-            resident=limits_of(self.target).resident_blocks(threads, registers, shared),
+            resident=self.limits.resident_blocks(threads, registers, shared),
         )
 
     @property
@@ -160,7 +159,7 @@ class ScatterPlan(Plan):
             Constraint(
                 "splits is at most the number of terms", ("splits",), lambda c: c.ints("splits") <= max(1, p.terms)
             ),
-            *block_constraints([k.name for k in self.knobs], self.sizes, MOST_SHARED_BYTES),
+            *self.launch_rules(MOST_SHARED_BYTES),
         )
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
@@ -169,7 +168,7 @@ class ScatterPlan(Plan):
         found: Bools = large & (seconds <= PROMISING * seconds.min(where=large, initial=np.inf))
         return found
 
-    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
         """The launches that sort compare each term with all buckets of its chunk, and then with all elements of its
         bucket. In the last one, elements with many terms take as many rounds of loads as these have for a thread."""
         p, s, device = self.problem, self.sizes(columns), gpu_peaks(self.target, peaks)
@@ -208,22 +207,12 @@ class ScatterPlan(Plan):
         cycles = np.ceil(blocks / device.multiprocessors) * terms * np.maximum(warps / PARTS, 1.0) * COMPARE_CYCLES
         return np.asarray(cycles / device.clock_hz, np.float64)
 
-    def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
+    def derive(self, columns: Columns) -> Derived:
         s = self.sizes(columns)
-        return {
-            **gpu_columns(
-                limits_of(self.target),
-                self.target.threads,
-                blocks=s.blocks,
-                threads=s.threads,
-                registers=s.registers,
-                shared=s.shared_bytes,
-                wanted=s.unroll * s.vectors * s.vector_width * self._term_bytes,
-            ),
-        }
+        return gpu_columns(self.target, s, wanted=s.unroll * s.vectors * s.vector_width * self._term_bytes)
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
-        return scatter_kernel(self.problem, row_of_record(self.sizes(columns_of_setting(self.knobs, setting)), 0))
+        return scatter_kernel(self.problem, self.sizes_of(setting))
 
 
 def _plan(workload: Workload, target: Target) -> ScatterPlan | None:
