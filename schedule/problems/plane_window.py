@@ -135,7 +135,8 @@ def plane_window_of(workload: Workload) -> PlaneWindow | None:
     fixed = tuple(m for m in loads if m not in sliding)
     points = {w.window.name for w in found if w.window is not None}
     has_weights = any(_free(m) & points for m in fixed)
-    if not (has_weights or len(found) == 3) or not all(_moves(m, found) for m in sliding):
+    is_volume = len(found) == 3 and found[-1].window is not None
+    if not (has_weights or is_volume) or not all(_moves(m, found) for m in sliding):
         return None
     outputs = outputs_of_reduction(inlined, reduction)
     if outputs is None:

@@ -101,6 +101,7 @@ def test_what_it_leaves_to_others() -> None:
     for workload in (
         workload_of("pool2d", batch=1, channels=4, height=32, width=32, kernel_h=3, kernel_w=3),  # no weights
         _depthwise((16, 16), 3, 1, layout="NHWC"),
+        workload_of("pool2d", batch=1, channels=8, height=32, width=32, kernel_h=3, kernel_w=3, layout="NHWC"),
         _depthwise((16, 16), 3, 1, groups=2),  # sums over channels
         _depthwise((16, 16), 3, 1, groups=1, channels=1, filters=16),  # a product of patches and filters
         _depthwise((16, 16), 2, 0, stride=2),  # windows share nothing
