@@ -69,9 +69,9 @@ def decompositions(workload: Workload, has_class: Callable[[Workload], bool]) ->
     add(STAGES, whole)
     add(JOINED_AXES, whole)
     add(GATHERED, _with_gathers(whole))
+    found |= dict(channels_last_steps(workload)) | dict(padded_steps(workload))
     add(WIDENED, _with_widened_inputs(whole))
     add("phased", with_phases(workload))
-    found |= dict(channels_last_steps(workload)) | dict(padded_steps(workload))
     add(REDUCED_PRODUCTS, with_reduced_products(whole))
     return [(name, steps) for name, steps in found.items() if all(map(has_class, steps))]
 
