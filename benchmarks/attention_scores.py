@@ -29,7 +29,7 @@ def flexible(mask: _Mask | None = None, change: _Score | None = None) -> Callabl
         shape = (q.shape[2], k.shape[2])
         if mask is not None and shape not in made:
             heads = q.shape[1] if rest else None
-            made[shape] = create_block_mask(lambda *place: mask(*place, *rest), None, heads, *shape)
+            made[shape] = create_block_mask(lambda b, h, i, j: mask(b, h, i, j, *rest), None, heads, *shape)
         return made.get(shape)
 
     @cache
