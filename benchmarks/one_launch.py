@@ -1,6 +1,6 @@
 """``python -m benchmarks.one_launch CASE SEED``: one kernel, launched once on random data.
 
-CASE is JSON: ``{operator, parameters, schedule}``.
+CASE is JSON: ``{workload, schedule}``.
 """
 
 import json
@@ -17,7 +17,9 @@ from tilewright.core.target import Target
 from tilewright.runtime.devices import host_target, open_device
 from tilewright.schedule.sketches import SKETCHES
 from tilewright.te.data import random_inputs
+from tilewright.te.json import workload_from_json, workload_to_json
 from tilewright.te.operators import OPERATORS
+from tilewright.te.parse import parse_workload
 from tilewright.te.workload import Workload
 
 _IMAGE: Mapping[str, object] = {"batch": 2, "height": 14, "width": 17, "channels": 24, "filters": 24, "groups": 24}
@@ -33,35 +35,48 @@ FURTHER: tuple[tuple[str, Mapping[str, object]], ...] = (
 one with few filters, and a product with long sums. No example of an operator is like them."""
 
 
+EXPRESSIONS = (
+    """A: float16[300, 72]
+B: float16[520, 72]
+D[i < 300, j < 520] = sum over k < 72 of float32(A[i, k]) * float32(B[j, k])
+M[i] = max over j < 520 of D[i, j]""",
+    """A: float16[16, 16, 32]
+B: float16[18, 18, 32]
+O[y, x, v < 3, u < 3] = sum over c < 32 of float32(A[y, x, c]) * float32(B[y + v, x + u, c])""",
+)
+"""A product whose rows are reduced, and a correlation of pixels: no operator is either."""
+
+
 def kernels_of(target: Target) -> tuple[str, ...]:
-    """Return the sketches that write kernels for ``target`` of some operator's example."""
-    return tuple(name for name in SKETCHES if any(SKETCHES[name].matches(w, target) for *_, w in _examples()))
+    """Return the sketches that write kernels for ``target`` of some example."""
+    return tuple(name for name in SKETCHES if any(SKETCHES[name].matches(w, target) for w in _examples()))
 
 
-def case_of(sketch: str, target: Target, seed: int) -> tuple[str, Mapping[str, object], Schedule]:
-    """(operator, parameters, schedule): a random setting for the largest example that the sketch matches."""
-    largest = sorted(_examples(), key=lambda example: -sum(b.elements for b in example[2].inputs))
-    name, parameters, workload = next(e for e in largest if SKETCHES[sketch].matches(e[2], target))
+def case_of(sketch: str, target: Target, seed: int) -> tuple[Workload, Schedule]:
+    """Return a random setting for the largest example that the sketch matches."""
+    largest = sorted(_examples(), key=lambda workload: -sum(b.elements for b in workload.inputs))
+    workload = next(w for w in largest if SKETCHES[sketch].matches(w, target))
     space = SKETCHES[sketch].space(workload, target, seed=seed)
     row = int(stream(seed, "one launch", sketch).integers(0, len(space)))
-    return name, parameters, space.schedule(row)
+    return workload, space.schedule(row)
 
 
-def case_to_json(operator: str, parameters: Mapping[str, object], schedule: Schedule) -> str:
+def case_to_json(workload: Workload, schedule: Schedule) -> str:
     """Return what this program takes."""
-    return json.dumps({"operator": operator, "parameters": dict(parameters), "schedule": schedule.to_json()})
+    return json.dumps({"workload": workload_to_json(workload), "schedule": schedule.to_json()})
 
 
 @cache
-def _examples() -> tuple[tuple[str, Mapping[str, object], Workload], ...]:
+def _examples() -> tuple[Workload, ...]:
     cases = [(name, case) for name, operator in OPERATORS.items() for case in operator.cases()]
-    return tuple((name, case, OPERATORS[name].workload(case)) for name, case in (*cases, *FURTHER))
+    of_operators = (OPERATORS[name].workload(case) for name, case in (*cases, *FURTHER))
+    return (*of_operators, *map(parse_workload, EXPRESSIONS))
 
 
 def main() -> None:
     case, seed = json.loads(sys.argv[1]), int(sys.argv[2])
     device = open_device("cuda")
-    workload = OPERATORS[case["operator"]].workload(case["parameters"])
+    workload = workload_from_json(case["workload"])
     binary = lowering.build(workload, host_target("cuda"), Schedule.from_json(case["schedule"]))
     kernel = device.load(binary)
     inputs = random_inputs(workload, seed)
@@ -72,7 +87,7 @@ def main() -> None:
             memory.write(np.ascontiguousarray(inputs[parameter.name]).reshape(-1).view(np.uint8))
         memories.append(memory)
     kernel.launch(memories)
-    print("launched", case["operator"])
+    print("launched", workload.outputs)
 
 
 if __name__ == "__main__":

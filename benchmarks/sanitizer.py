@@ -22,6 +22,9 @@ from tilewright.core.schedule import KnobValue, Schedule
 from tilewright.core.target import Target
 from tilewright.runtime.devices import host_target, open_device
 from tilewright.schedule.sketches import SKETCHES
+from tilewright.te.operators import OPERATORS
+from tilewright.te.text import workload_text
+from tilewright.te.workload import Workload
 
 TOOLS = ("memcheck", "racecheck")
 _SECONDS = 300
@@ -32,8 +35,7 @@ class Case:
     """A kernel to be checked; ``about``: what it is there for."""
 
     name: str
-    operator: str
-    parameters: Mapping[str, object]
+    workload: Workload
     schedule: Schedule
     about: str = ""
     has: Mapping[str, KnobValue] = field(default_factory=dict)
@@ -62,13 +64,14 @@ def cases(target: Target, seed: int) -> Iterator[Case]:
         if not found:
             yield Case(name, *case_of(name, target, seed))
         for number, v in enumerate(found):
-            yield Case(f"{name}-{number}", v.operator, v.parameters, v.schedule, v.case, v.has)
+            workload = OPERATORS[v.operator].workload(v.parameters)
+            yield Case(f"{name}-{number}", workload, v.schedule, v.case, v.has)
 
 
 def _checked(tool: str, case: Case, check: str, seed: int) -> dict[str, object]:
     """Return one kernel under one tool."""
     command = [tool, "--tool", check, "--error-exitcode", "9", sys.executable, "-m", "benchmarks.one_launch"]
-    command += [case_to_json(case.operator, case.parameters, case.schedule), str(seed)]
+    command += [case_to_json(case.workload, case.schedule), str(seed)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
         said = done.stdout.strip().splitlines()[-3:] + done.stderr.strip().splitlines()[-2:]
@@ -79,8 +82,7 @@ def _checked(tool: str, case: Case, check: str, seed: int) -> dict[str, object]:
         "row": f"{case.name}-{check}",
         "about": case.about,
         "has": dict(case.has),
-        "operator": case.operator,
-        "parameters": dict(case.parameters),
+        "workload": workload_text(case.workload),
         "schedule": case.schedule.to_json(),
         "clean": clean,
         "said": said,

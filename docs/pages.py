@@ -69,6 +69,11 @@ EXPRESSIONS: tuple[tuple[str, ...], ...] = (
         "D[i, j] = sum over k < 64 of float32(A[i, k]) * float32(B[j, k])",
         "M[i] = argmax over j < 1024 of D[i, j]",
     ),
+    (
+        "A: float16[1, 32, 32, 64]",
+        "B: float16[1, 40, 40, 64]",
+        "O[n, y, x, v < 9, u < 9] = sum over c < 64 of float32(A[n, y, x, c]) * float32(B[n, y + v, x + u, c])",
+    ),
 )
 """The lines of examples of sketches that take no operator."""
 

@@ -121,8 +121,8 @@ WORKLOADS: dict[str, Callable[[], Workload]] = {
     "norms behind a product": lambda: parse_workload(NORMS_BEHIND),
     "both sides of a product": lambda: parse_workload(BOTH_SIDES),
     "gradient towards filters": lambda: parse_workload(
-        "D: float16[8, 6, 6, 16]\nX: float16[8, 6, 6, 24]\nG[k, r < 3, s < 3, c] = sum over n < 8, y < 6, x < 6 of "
-        "float32(D[n, y, x, k]) * select(y + r >= 1 and x + s >= 1 and y + r < 7 and x + s < 7, "
+        "D: float16[8, 9, 9, 16]\nX: float16[8, 9, 9, 24]\nG[k, r < 3, s < 3, c] = sum over n < 8, y < 9, x < 9 of "
+        "float32(D[n, y, x, k]) * select(y + r >= 1 and x + s >= 1 and y + r < 10 and x + s < 10, "
         "float32(X[n, y + r - 1, x + s - 1, c]), 0.0)"
     ),
     "gradient towards images": lambda: parse_workload(

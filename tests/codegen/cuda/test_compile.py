@@ -28,7 +28,6 @@ from tilewright.ir.build import Writer
 from tilewright.ir.expr import Load, Ramp, index
 from tilewright.ir.stmt import HardwareAxis, Kernel, Launch, LoopKind, Store
 from tilewright.schedule.sketches import SKETCHES
-from tilewright.te.operators import OPERATORS
 from tilewright.tests.codegen.cuda.launches import LAUNCHES
 
 _GLOBAL = re.compile(r"\b(LDG|LDGSTS|STG|RED|ATOM(?!S\b)\w*|LD|ST|UBLKCP|UTMALDG|UTMASTG)\b")
@@ -264,8 +263,8 @@ def test_the_compiler_gives_the_same_bytes_each_time() -> None:
 def test_nothing_is_read_or_written_before_the_earlier_launch_has_ended(sketch: str) -> None:
     """The compiler would move loads of what it takes for constant ahead of the wait, whatever stands in the source."""
     target = SM100A if sketch.endswith("tcgen05") else SM90A
-    name, parameters, schedule = case_of(sketch, target, seed=0)
-    kernel = lowering.finish(lowering.lower(OPERATORS[name].workload(parameters), target, schedule), target)
+    workload, schedule = case_of(sketch, target, seed=0)
+    kernel = lowering.finish(lowering.lower(workload, target, schedule), target)
     source = BACKEND.emit(kernel, target)
     functions = BACKEND.assembly(source, target).split("/*0000*/")[1:]
     assert len(functions) == len(source.launches)
