@@ -17,6 +17,7 @@ ROWS: dict[str, tuple[str, ...]] = {
     "matrix products": ("2026-11-22-h200-products",),
     "products of few elements with long sums": ("2026-11-28-h200-products-long-sums",),
     "products of float64, sums over pairs of rows": ("2026-11-29-h200-products-pairs",),
+    "products whose rows are reduced": ("2026-11-29-h200-products-row-reductions",),
     "maps, reductions, norms, transposes, skinny products": ("2026-11-28-h200-memory",),
     "expressions of odd shapes: pitches, long rows, other axes": (
         "2026-11-28-h200-memory-odd",
@@ -28,7 +29,10 @@ ROWS: dict[str, tuple[str, ...]] = {
         "2026-11-28-h200-attention-full-16x16384",
         "2026-11-28-h200-attention-rest",
     ),
-    "attention with ALiBi, a bias, a window, a prefix, a soft cap, depth 192": ("2026-11-29-h200-attention-scores",),
+    "attention with ALiBi, biases, masks, a soft cap, lengths of sequences, pages of keys": (
+        "2026-11-29-h200-attention-scores",
+        "2026-11-29-h200-attention-lengths-pages",
+    ),
     "attention: decoding, bfloat16, 16,384 keys": ("2026-11-28-h100-attention-rest",),
     "convolutions, float16, ten with epilogues": ("2026-11-28-h200-convolution",),
     "the same on an H100": (
