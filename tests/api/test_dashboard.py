@@ -47,7 +47,8 @@ def settled(page: Page, trials: int = 0) -> None:
 @pytest.mark.usefixtures("filled")
 def test_a_problem_is_shown_as_a_page(browser: Browser, address: str) -> None:
     with watched(browser, address) as seen:
-        seen.page.goto("/jobs/nobody")
+        with seen.page.expect_console_message(lambda message: "404" in message.text):  # else the next test may get it
+            seen.page.goto("/jobs/nobody")
         expect(seen.page.locator("h1")).to_have_text("Not found")
         expect(seen.page.locator("main")).to_contain_text("NOT_FOUND")
         assert [fault for fault in seen.faults if "404" not in fault] == []
