@@ -56,7 +56,11 @@ ROWS: dict[str, tuple[str, ...]] = {
     "single modules, float32, in training mode": ("2026-11-28-h100-modules",),
     "whole models, float32, batch 1, processor": ("2026-11-27-epyc-2-cores-cpu-models",),
     "the same on an Intel Xeon": ("2026-11-28-xeon-2-cores-cpu-models",),
-    "all operators, and odd shapes, processor": ("2026-11-29-epyc-2-cores-cpu", "2026-11-29-epyc-2-cores-cpu-odd"),
+    "all operators, and odd shapes, processor": (
+        "2026-11-29-epyc-2-cores-cpu",
+        "2026-11-29-epyc-2-cores-cpu-odd",
+        "2026-11-29-epyc-2-cores-cpu-convolutions",
+    ),
     "all operators, and odd shapes, on an Intel Xeon": (
         "2026-11-28-xeon-2-cores-cpu",
         "2026-11-28-xeon-2-cores-cpu-odd",
