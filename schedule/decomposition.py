@@ -44,7 +44,7 @@ from .step_chain import Decomposer
 from .tile.delinearize import axis_indices
 
 STAGES, JOINED_AXES, GATHERED, WIDENED, PIXEL_BLOCKS = "stages", "joined_axes", "gathered", "widened", "pixel_blocks"
-REDUCED_PRODUCTS = "reduced_products"
+PHASED, REDUCED_PRODUCTS = "phased", "reduced_products"
 """The names of decompositions. Names of tensors that are copied from loaded indices begin with ``gathered``."""
 _ROW_ALIGNMENT_BYTES = 16
 """Rows of tensors that are multiplied begin at multiples of so many bytes, where axes are joined: TMA wants that."""
@@ -71,7 +71,7 @@ def decompositions(workload: Workload, has_class: Callable[[Workload], bool]) ->
     add(GATHERED, _with_gathers(whole))
     found |= dict(channels_last_steps(workload)) | dict(padded_steps(workload))
     add(WIDENED, _with_widened_inputs(whole))
-    add("phased", with_phases(workload))
+    add(PHASED, with_phases(workload))
     add(REDUCED_PRODUCTS, with_reduced_products(whole))
     return [(name, steps) for name, steps in found.items() if all(map(has_class, steps))]
 

@@ -222,6 +222,8 @@ def _partial(group: ThreadGroup, cell: Buffer, slot: Expr, number: Expr) -> Expr
 
 QUAD = 4
 """How many lanes hold the accumulators of one row of a fragment, two neighbours each."""
+QUAD_DISTANCES = (1, 2)
+"""The distances of a butterfly over these lanes."""
 FRAGMENT_ROWS = 16
 """How many rows a fragment of m16n8 has. A lane holds accumulators of two of them, whose numbers differ by 8."""
 

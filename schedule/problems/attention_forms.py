@@ -6,7 +6,7 @@
     ... / (total + exp(sink - max(top, sink)))           the same quotient with ``sink`` as one more score
 
 The second and the third hold since the quotient of two sums that are homogeneous in exp(s - top) does not depend on
-``top``: any greater bound may stand in its place.
+``top``: any greater bound may stand in its place. Where exp(s) alone would overflow, the quotient is finite.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ from dataclasses import replace
 from ...core.dtypes import float32
 from ...ir.buffer import Buffer
 from ...ir.expr import Binary, BinaryOp, Expr, Load, Unary, UnaryOp, Var, walk
-from ...ir.rewrite import map_expr, substitute
+from ...ir.rewrite import fresh_name, loads_of, map_expr, substitute
 from ...te.workload import Reducer, Stage
 
 LOG_SUM = Buffer("log_sum#", (), float32)
@@ -30,8 +30,7 @@ def with_output(stages: Sequence[Stage], outputs: Sequence[str]) -> tuple[Stage,
         return tuple(stages)
     (last,) = sums
     before = [s for s in stages if s is not last]
-    names = {s.name for s in stages} | read
-    name = next(n for i in range(len(names) + 1) if (n := f"{last.name}_sum{i or ''}") not in names)
+    name = fresh_name(f"{last.name}_sum", {s.name for s in stages} | read)
     tensor = Buffer(name, last.tensor.shape, last.tensor.dtype)
     copy = Stage(last.tensor, last.axes, Load(tensor, tuple(Var(a.name) for a in last.axes)))
     return (*before, replace(last, tensor=tensor), copy)
@@ -50,7 +49,8 @@ def with_maximum(stages: Sequence[Stage]) -> tuple[Stage, ...]:
     power_of_total = powers[sums.index(total)]
     assert power_of_total is not None  # as looked up above
     score = power_of_total.value
-    tensor = Buffer(f"{total.name}_max", total.tensor.shape, float32)
+    taken = {s.name for s in stages} | {b.name for s in stages for b in _buffers_read(s.body)}
+    tensor = Buffer(fresh_name(f"{total.name}_max", taken), total.tensor.shape, float32)
     top = Stage(tensor, total.axes, score, total.reduce_axes, Reducer.MAX)
     shifted: dict[str, Stage] = {}
     for stage, power in zip(sums, powers, strict=True):
@@ -169,4 +169,4 @@ def _replaced(e: Expr, old: Expr, new: Expr) -> Expr:
 
 
 def _buffers_read(e: Expr) -> set[Buffer]:
-    return {x.buffer for x in walk(e) if isinstance(x, Load)}
+    return {load.buffer for load in loads_of(e)}

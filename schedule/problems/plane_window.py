@@ -65,7 +65,7 @@ class PlaneWindow:
     @property
     def filter_axes(self) -> tuple[Axis, ...]:
         """Those of ``plane_axes`` that filters depend on."""
-        free = {name for m in self.fixed_loads for name in _free(m)}
+        free = {name for m in self.fixed_loads for name in m.variables}
         return tuple(a for a in self.plane_axes if a.name in free)
 
     @property
@@ -111,7 +111,7 @@ class PlaneWindow:
 
     def reduce_axes_of(self, masked: MaskedLoad) -> tuple[Axis, ...]:
         """Return the axes of the reduction, longer than 1, that a load depends on."""
-        free = _free(masked)
+        free = masked.variables
         return tuple(a for a in self.reduction.reduce_axes if a.name in free and a.extent > 1)
 
 
@@ -131,10 +131,10 @@ def plane_window_of(workload: Workload) -> PlaneWindow | None:
     if found is None:
         return None
     moving = {w.axis.name for w in found}
-    sliding = tuple(m for m in loads if _free(m) & moving)
+    sliding = tuple(m for m in loads if m.variables & moving)
     fixed = tuple(m for m in loads if m not in sliding)
     points = {w.window.name for w in found if w.window is not None}
-    has_weights = any(_free(m) & points for m in fixed)
+    has_weights = any(m.variables & points for m in fixed)
     is_volume = len(found) == 3 and found[-1].window is not None
     if not (has_weights or is_volume) or not all(_moves(m, found) for m in sliding):
         return None
@@ -144,7 +144,7 @@ def plane_window_of(workload: Workload) -> PlaneWindow | None:
     *above, width = found
     depth, height = (None, None, *above)[-2:]
     problem = PlaneWindow(workload, reduction, outputs, sliding, fixed, width, height, depth)
-    seen = {name for m in sliding for name in _free(m)}
+    seen = {name for m in sliding for name in m.variables}
     filters_of_plane = prod(a.extent for a in problem.plane_axes if a.name not in seen)
     return problem if filters_of_plane <= MOST_FILTERS and _is_small_enough(problem) else None
 
@@ -164,7 +164,7 @@ def _windows(
     reduction are those of such windows, which move along the first of ``axes``, and neighbours share some of the
     input."""
     moving = {a.name for a in axes}
-    forms = address_forms([m for m in loads if _free(m) & moving])
+    forms = address_forms([m for m in loads if m.variables & moving])
     if forms is None:
         return None
     found = tuple(w for a in axes if (w := window_axis(a, reduced, forms)) is not None)
@@ -186,12 +186,6 @@ def _moves(masked: MaskedLoad, moving: Sequence[WindowAxis]) -> bool:
     if width.window is not None and offset.coefficient(width.window.name) != width.dilation:
         return False
     return {a.name for w in above for a in (w.axis, w.window) if a is not None} <= free
-
-
-def _free(masked: MaskedLoad) -> frozenset[str]:
-    """Return the variables that the load and its mask depend on."""
-    mask = free_variables(masked.mask) if masked.mask is not None else frozenset()
-    return free_variables(masked.load) | mask
 
 
 def toeplitz_atom(problem: PlaneWindow) -> MmaAtom | None:

@@ -17,6 +17,7 @@ from tilewright.schedule.gpu.attention.space import CUDA_ATTENTION
 from tilewright.schedule.problems.attention import attention_of
 from tilewright.schedule.problems.attention_forms import without_sink
 from tilewright.te import build as te
+from tilewright.te.parse import parse_workload
 from tilewright.te.workload import Workload
 
 PLAIN_SPELLINGS = st.builds(
@@ -121,6 +122,21 @@ def test_weights_are_rounded_only_where_the_expression_or_its_precision_says_so(
 ) -> None:
     p = attention_of(spelling.workload())
     assert p is not None and (p.weights, p.weight_parts) == (weights, parts)
+
+
+def test_the_maximum_that_is_added_has_a_name_of_its_own() -> None:
+    """V is called what the maximum of the scores below ``Z`` would be called first."""
+    workload = parse_workload("""
+Q: float16[64, 16]
+K: float16[64, 16]
+Z_max: float16[64, 16]
+S[i, j] = sum over r < 16 of float32(Q[i, r]) * float32(K[j, r])
+E[i, j] = exp(S[i, j])
+Z[i] = sum over t < 64 of E[i, t]
+O[i, e] = sum over w < 64 of float32(float16(E[i, w])) * float32(Z_max[w, e])
+Y[i, e] = float16(O[i, e] / Z[i])""")
+    p = attention_of(workload)
+    assert p is not None and p.v.buffer.name == "Z_max"
 
 
 def test_a_sink_beside_a_total_without_it_is_no_attention() -> None:

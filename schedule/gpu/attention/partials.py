@@ -34,8 +34,8 @@ from ....te.functions import equal
 from ...problems.attention_forms import LOG_SUM
 from ...tile.names import FreshNameWriter
 from ...tile.stage_body import scalar_at, vector_at
-from ..block_reduce import QUAD, butterfly, combine_of
-from .softmax import QUAD_DISTANCES, OnlineSoftmax, exponent_unit, log_sum_of, row_of
+from ..block_reduce import QUAD, QUAD_DISTANCES, butterfly, combine_of
+from .softmax import OnlineSoftmax, exponent_unit, log_sum_of, row_of
 from .tile_scheduler import AttentionTileScheduler
 
 COMBINE_THREADS, COMBINED_COLUMNS = 128, 4

@@ -40,7 +40,7 @@ from ...problems.attention import Attention
 from ...problems.attention_forms import LOG_SUM
 from ...tile.names import FreshNameWriter
 from ...tile.stage_body import scalar_at
-from ..block_reduce import QUAD, butterfly, combine_of
+from ..block_reduce import QUAD, QUAD_DISTANCES, butterfly, combine_of
 from ..gemm.mainloop import WarpRoles
 from ..gemm.sizes import WARPGROUP_WARPS
 from .operand_tiles import OperandTiles
@@ -48,7 +48,6 @@ from .place_forms import COLUMN, HALF, PlaceForms
 from .score_prefetch import ELEMENT, ScorePrefetch
 
 WARP_ROWS = WGMMA_M // WARPGROUP_WARPS
-QUAD_DISTANCES = (1, 2)
 
 
 def exponent_unit(p: Attention) -> float:

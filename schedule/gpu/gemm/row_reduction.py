@@ -41,7 +41,6 @@ from ....ir.expr import (
 )
 from ....ir.gpu.wgmma import WGMMA_M
 from ....ir.rewrite import free_variables, loads_of
-from ....ir.stmt import LoopKind
 from ....te.workload import Reducer
 from ...problems.gemm import Gemm, Result
 from ...problems.row_reduced_gemm import RowReducedGemm, RowReduction
@@ -50,7 +49,7 @@ from ...tile.accumulation import Accumulation, register_dtype, store_state
 from ...tile.contiguous import contiguous_vector
 from ...tile.names import FreshNameWriter
 from ...tile.stage_body import scalar_at, vector_at
-from ..block_reduce import QUAD, butterfly
+from ..block_reduce import QUAD, QUAD_DISTANCES, butterfly
 from ..peaks import GpuPeaks
 from ..rowwise.split import above_infinity
 from ..term_cost import INTEGER_LANES, reduction_cost
@@ -58,10 +57,8 @@ from .epilogue import WARP_ROWS, Accumulators, Epilogue, SourceRegisters
 from .mainloop import WarpRoles
 from .sizes import GemmSizes
 
-UNROLLED = LoopKind.UNROLLED
 PAIR, HALVES = 2, 2
 """A thread has neighbouring columns in pairs, and rows in both halves of the 16 rows of its warp."""
-QUAD_DISTANCES = (1, 2)
 PAIRS_AHEAD = 8
 """What results need for so many pairs of columns is computed while wgmma is under way. The rest is loaded meanwhile."""
 MASK_INSTRUCTIONS = 1.25
@@ -226,7 +223,7 @@ class RowReducingEpilogue(Epilogue):
         w, kind = self.w, reduction.reduced.accumulation
         shape = (self.s.atoms_m, HALVES, PAIR)
         state = tuple(w.allocate("state", shape, d, MemoryScope.REGISTER) for d in kind.state_dtypes)
-        with self._rows("identity") as (atom, half), w.loop("identity_column", PAIR, UNROLLED) as column:
+        with self._rows("identity") as (atom, half), w.unrolled("identity_column", PAIR) as column:
             store_state(w, state, (atom, half, column), kind.identity)
         return state
 
@@ -246,7 +243,7 @@ class RowReducingEpilogue(Epilogue):
         of_rows = {term: sources[term] for term in self._terms("m")}
 
         def reduce_pair(pair: Expr, of_columns: Mapping[Expr, Buffer], first: Expr) -> None:
-            with w.loop("column", PAIR, UNROLLED) as column, self._rows("reduced") as (atom, half):
+            with w.unrolled("column", PAIR) as column, self._rows("reduced") as (atom, half):
                 here = self._place(at, pair, column, atom, half)
                 known: dict[Expr, Expr] = {term: Load(b, (atom * HALVES + half,)) for term, b in of_rows.items()}
                 known |= {term: Load(b, (first + column,)) for term, b in of_columns.items()}
@@ -263,10 +260,10 @@ class RowReducingEpilogue(Epilogue):
 
         ahead, pairs = self._pairs_ahead, self.s.tile_n // 8
         if ahead:
-            with w.loop("first_pair", ahead, UNROLLED) as first_pair:
+            with w.unrolled("first_pair", ahead) as first_pair:
                 reduce_pair(first_pair, {term: sources[term] for term in self._terms("n")}, first_pair * PAIR)
         if pairs > ahead:
-            with w.loop("pair", pairs - ahead, UNROLLED) as further:
+            with w.unrolled("pair", pairs - ahead) as further:
                 reduce_pair(further + ahead, self._compute_columns(at, further + ahead, 1), index(0))
 
     @property
@@ -294,8 +291,8 @@ class RowReducingEpilogue(Epilogue):
             here = column - Cast(self._column(at, index(0), index(0)), int32)
             with (
                 w.when(logical_and(here >= const(0, int32), here < const(self.s.tile_n, int32))),
-                w.loop("picked_pair", self.s.tile_n // 8, UNROLLED) as pair,
-                w.loop("picked_column", PAIR, UNROLLED) as one,
+                w.unrolled("picked_pair", self.s.tile_n // 8) as pair,
+                w.unrolled("picked_column", PAIR) as one,
                 w.when(Compare(CompareOp.EQ, here, Cast(pair * 8 + one, int32))),
             ):
                 w.store(found, (atom, half, index(0)), Load(accumulators, (atom, pair * 4 + half * 2 + one)))
@@ -310,8 +307,8 @@ class RowReducingEpilogue(Epilogue):
             hidden = Compare(CompareOp.EQ, value, const(-inf, top.dtype))
             w.store(shift, (atom, half), Select(hidden, const(0.0, top.dtype), value * log2(e)))
         with (
-            w.loop("weighed", self.s.tile_n // 8, UNROLLED) as pair,
-            w.loop("weighed_column", PAIR, UNROLLED) as column,
+            w.unrolled("weighed", self.s.tile_n // 8) as pair,
+            w.unrolled("weighed_column", PAIR) as column,
             self._rows("weighed") as (atom, half),
         ):
             value, place = Load(values, (atom, pair * 4 + half * 2 + column)), (atom, half, column)
@@ -352,7 +349,7 @@ class RowReducingEpilogue(Epilogue):
     def _rows(self, name: str) -> Iterator[tuple[Expr, Expr]]:
         """The rows of a thread: (atom, half)."""
         w = self.w
-        with w.loop(f"{name}_atom", self.s.atoms_m, UNROLLED) as atom, w.loop(f"{name}_half", HALVES, UNROLLED) as half:
+        with w.unrolled(f"{name}_atom", self.s.atoms_m) as atom, w.unrolled(f"{name}_half", HALVES) as half:
             yield atom, half
 
     def _row(self, at: Mapping[str, Expr], atom: Expr, half: Expr) -> Expr:
@@ -385,8 +382,8 @@ class RowReducingEpilogue(Epilogue):
         for term in self._terms("n") if pairs else ():
             found[term] = w.allocate("of_column", (pairs * PAIR,), register_dtype(term.dtype), MemoryScope.REGISTER)
             with (
-                w.loop("source_pair", pairs, UNROLLED) as pair,
-                w.loop("source_column", PAIR // width, UNROLLED) as column,
+                w.unrolled("source_pair", pairs) as pair,
+                w.unrolled("source_column", PAIR // width) as column,
             ):
                 n = minimum(self._column(at, first + pair, column), index(last - width))
                 value = _widened(vector_at(term, {**at, "n": n}, "n", width))

@@ -38,7 +38,6 @@ from ...tile.names import FreshNameWriter
 from ...tile.stage_body import scalar_at
 from .sort import TermSort
 
-UNROLLED = LoopKind.UNROLLED
 LONG_TRIPS = 16
 """An element whose threads would load terms more often than this is reduced by the whole block."""
 
@@ -224,7 +223,7 @@ class _ScatterKernelWriter:
         shape = (s.vectors, s.vector_width)
         accumulators = w.allocate("accumulators", shape, self.dtype, MemoryScope.REGISTER)
         (identity,) = self.accumulation.identity
-        with w.loop("j", s.vectors, UNROLLED) as j, w.loop("lane", s.vector_width, UNROLLED) as lane:
+        with w.unrolled("j", s.vectors) as j, w.unrolled("lane", s.vector_width) as lane:
             w.store(accumulators, (j, lane), identity)
         (begin, end), (number, groups) = terms, share
         if groups > 1:
@@ -238,10 +237,10 @@ class _ScatterKernelWriter:
         with w.loop("trip", -(-count // s.unroll)) as trip, w.when(trip < trips):
             numbers = w.allocate("numbers", (s.unroll,), int32, MemoryScope.REGISTER)
             values = w.allocate("values", (s.unroll, *shape), self.dtype, MemoryScope.REGISTER)
-            with w.loop("u", s.unroll, UNROLLED) as u:
+            with w.unrolled("u", s.unroll) as u:
                 place = minimum(begin + (trip * s.unroll + u), end - 1)
                 w.store(numbers, (u,), Load(self.sort.order, (batch, self._clamped(place, count))))
-            with w.loop("u", s.unroll, UNROLLED) as u, w.loop("j", s.vectors, UNROLLED) as j:
+            with w.unrolled("u", s.unroll) as u, w.unrolled("j", s.vectors) as j:
                 term = self._number(Load(numbers, (u,)), count)
                 here = {**at, **axis_indices(term, p.scatter.stage.reduce_axes)}
                 column, _ = self._column(part, x, j)
@@ -249,10 +248,10 @@ class _ScatterKernelWriter:
                     value = scalar_at(p.scatter.term, self._at_column(here, column, lane))
                     w.store(values, (u, j, lane), value if value.dtype == self.dtype else Cast(value, self.dtype))
             with (
-                w.loop("u", s.unroll, UNROLLED) as u,
+                w.unrolled("u", s.unroll) as u,
                 w.when(begin + (trip * s.unroll + u) < end),
-                w.loop("j", s.vectors, UNROLLED) as j,
-                w.loop("lane", s.vector_width, UNROLLED) as lane,
+                w.unrolled("j", s.vectors) as j,
+                w.unrolled("lane", s.vector_width) as lane,
             ):
                 state = self.accumulation.combine([Load(accumulators, (j, lane))], [Load(values, (u, j, lane))])
                 w.store(accumulators, (j, lane), state[0])
@@ -261,14 +260,14 @@ class _ScatterKernelWriter:
     def _combine(self, partials: Buffer, accumulators: Buffer, group: Expr, first: Expr, groups: int, x: Expr) -> None:
         """Combine the accumulators of ``groups`` from the ``first`` on, in their order, in the threads of that."""
         w, s = self.w, self.s
-        with w.loop("j", s.vectors, UNROLLED) as j, w.loop("lane", s.vector_width, UNROLLED) as lane:
+        with w.unrolled("j", s.vectors) as j, w.unrolled("lane", s.vector_width) as lane:
             w.store(partials, (group, j, lane, x), Load(accumulators, (j, lane)))
         w.barrier()
         with (
             w.when(Compare(CompareOp.EQ, group, first)),
             w.loop("other", groups - 1) as other,
-            w.loop("j", s.vectors, UNROLLED) as j,
-            w.loop("lane", s.vector_width, UNROLLED) as lane,
+            w.unrolled("j", s.vectors) as j,
+            w.unrolled("lane", s.vector_width) as lane,
         ):
             partial = Load(partials, (first + (other + 1), j, lane, x))
             state = self.accumulation.combine([Load(accumulators, (j, lane))], [partial])
@@ -276,7 +275,7 @@ class _ScatterKernelWriter:
 
     def _store(self, at: Mapping[str, Expr], part: Expr, x: Expr, accumulators: Buffer) -> None:
         w, s, stage = self.w, self.s, self.p.scatter.stage
-        with w.loop("j", s.vectors, UNROLLED) as j:
+        with w.unrolled("j", s.vectors) as j:
             column, is_own = self._column(part, x, j)
             for output in self.p.outputs:
                 with w.when(is_own), w.loop("lane", s.vector_width, LoopKind.VECTORIZED) as lane:

@@ -37,7 +37,6 @@ from ...tile.names import FreshNameWriter
 from ...tile.stage_body import scalar_at
 from .kernel import accumulation_of, instead
 
-UNROLLED = LoopKind.UNROLLED
 JOINING_WARPS, JOINED_AT_ONCE = 8, 8
 """Warps that share the blocks of the first launch when these are joined, and how many a thread loads at once."""
 
@@ -97,7 +96,7 @@ class _PrivateKernelWriter:
                 w.store(copies, (key, thread), self.identity)
             with w.loop("trip", s.trips) as trip:
                 keys, values = self._loaded(batch, part, trip, thread)
-                with w.loop("u", s.unroll, UNROLLED) as u, w.loop("lane", s.vector_width, UNROLLED) as lane:
+                with w.unrolled("u", s.unroll) as u, w.unrolled("lane", s.vector_width) as lane:
                     number = Cast(Load(keys, (u, lane)), INDEX)
                     with w.when(number >= 0):
                         own = (self._clamped(number), thread)
@@ -120,7 +119,7 @@ class _PrivateKernelWriter:
         of_part = -(-vectors // s.parts)
         keys = w.allocate("keys", shape, int32, MemoryScope.REGISTER)
         values = w.allocate("values", shape, self.dtype, MemoryScope.REGISTER)
-        with w.loop("u", s.unroll, UNROLLED) as u:
+        with w.unrolled("u", s.unroll) as u:
             place = (trip * s.unroll + u) * s.threads + thread
             number = part * of_part + place
             exists = logical_and(place < of_part, number < vectors)
@@ -166,13 +165,13 @@ class _PrivateKernelWriter:
             w.store(total, (), self.identity)
             loaded = w.allocate("loaded", (JOINED_AT_ONCE,), self.dtype, MemoryScope.REGISTER)
             with w.loop("turn", -(-run // JOINED_AT_ONCE)) as turn:
-                with w.loop("n", JOINED_AT_ONCE, UNROLLED) as n:
+                with w.unrolled("n", JOINED_AT_ONCE) as n:
                     number = turn * JOINED_AT_ONCE + n
                     part = warp * run + number
                     found = Load(self.partial, (batch, minimum(part, index(s.parts - 1)), key))
                     exists = logical_and(number < run, part < s.parts)
                     w.store(loaded, (n,), Select(exists, found, self.identity))
-                with w.loop("n", JOINED_AT_ONCE, UNROLLED) as n:
+                with w.unrolled("n", JOINED_AT_ONCE) as n:
                     w.store(total, (), self._combine(Load(total, ()), Load(loaded, (n,))))
             runs = w.allocate("runs", (JOINING_WARPS, WARP_LANES), self.dtype, MemoryScope.SHARED)
             w.store(runs, (warp, lane), Load(total, ()))

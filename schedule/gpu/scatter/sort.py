@@ -118,12 +118,12 @@ class TermSort:
             own = minimum(thread, index(self.buckets - 1))
             loaded = w.allocate("loaded", (COUNTS,), int32, MemoryScope.REGISTER)
             with w.loop("round", -(-self.chunks // COUNTS)) as turn:
-                with w.loop("n", COUNTS, LoopKind.UNROLLED) as n:
+                with w.unrolled("n", COUNTS) as n:
                     other = turn * COUNTS + n
                     count = Load(counts, (batch, minimum(other, index(self.chunks - 1)), own))
                     exists = logical_and(other < self.chunks, thread < self.buckets)
                     w.store(loaded, (n,), Select(exists, count, _int32(0)))
-                with w.loop("n", COUNTS, LoopKind.UNROLLED) as n:
+                with w.unrolled("n", COUNTS) as n:
                     count = Load(loaded, (n,))
                     total.set(total.value + count)
                     before.set(before.value + Select(turn * COUNTS + n < chunk, count, _int32(0)))
@@ -208,7 +208,7 @@ class TermSort:
         vector = w.allocate("vector", (LANES,), int32, MemoryScope.REGISTER)
         with w.loop("others", threads // LANES) as others:
             w.store(vector, (_ramp(),), Load(values, (Ramp(others * LANES, 1, LANES),)))
-            with w.loop("n", LANES, LoopKind.UNROLLED) as n:
+            with w.unrolled("n", LANES) as n:
                 is_before = others * LANES + n < thread
                 total.set(total.value + Select(is_before, Load(vector, (n,)), _int32(0)))
         return total
@@ -229,7 +229,7 @@ def _own_terms(w: FreshNameWriter, staged: Buffer, own: Expr, count: Expr | None
     with w.loop("vectors", staged.shape[0] // LANES) as vectors:
         with w.when(None if count is None else vectors < (count + (LANES - 1)) // LANES):
             w.store(vector, (_ramp(),), Load(staged, (Ramp(vectors * LANES, 1, LANES),)))
-            with w.loop("n", LANES, LoopKind.UNROLLED) as n:
+            with w.unrolled("n", LANES) as n:
                 with w.when(Compare(CompareOp.EQ, Load(vector, (n,)), number)):
                     yield vectors * LANES + n
 
