@@ -1,7 +1,7 @@
 """What scores read of other tensors, such as a bias or a mask, and how it may be loaded."""
 
 from ....ir.expr import Load, Var
-from ....ir.linear_form import affine_form
+from ....ir.linear_form import linear_form
 from ....ir.rewrite import free_variables, loads_of
 from ...problems.attention import Attention
 from .operand_tiles import can_load
@@ -29,11 +29,10 @@ def _is_pair(load: Load) -> bool:
     """Return whether a key and the next one, of even number, are neighbours that one aligned load brings."""
     elements = 0  # how many a key is behind the one before
     for i, stride in zip(load.indices, load.buffer.strides, strict=True):
-        form = affine_form(i)
-        elements += stride * (0 if form is None else form.coefficient("n"))
-        others = {i: 1} if form is None else {a: number for a, number in form.terms.items() if a != Var("n")}
-        constant = 0 if form is None else form.constant
-        if any(number * stride % 2 for number in (constant, *others.values())):
+        form = linear_form(i)
+        elements += stride * form.coefficient("n")
+        others = {atom: number for atom, number in form.terms.items() if atom != Var("n")}
+        if any(number * stride % 2 for number in (form.constant, *others.values())):
             return False
         if any("n" in free_variables(atom) for atom in others):
             return False
