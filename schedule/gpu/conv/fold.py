@@ -14,11 +14,14 @@ Where ``stride`` rows of a window have more than 64 elements, the rows lie in as
 row y / stride of plane y % stride. A window then stands on one row, or a few, of all planes. One of 16x16 with stride
 16 becomes 16 taps, one on each plane, with 16 * 4 = 64 channels each.
 
+Volumes are folded slice by slice: their depth, with its padding, strides and dilation, stays a dimension of the window.
+
 Images of one row and one channel, such as sound, are folded whatever the length of a window. Where it moves by no
 multiple of 16 bytes, what it sees is always written for each position: one of 10 places with stride 5 becomes one tap
 of 10 channels, in rows of 16.
 """
 
+import math
 from dataclasses import dataclass, replace
 from itertools import count
 
@@ -33,6 +36,7 @@ from ...problems.image_window import TAP, ImageWindow
 from ...tile.delinearize import delinearize
 from ...tile.names import FreshNameWriter
 from ..gemm.mma_atom import find_atom
+from .row_taps import join_row_taps
 
 MOST_CHANNELS = 7
 """Images of so many channels at most are folded."""
@@ -49,7 +53,8 @@ THREADS = 256
 class Folding:
     """How the images and filters of ``gemm`` are folded. ``images`` is (image, plane, row, pixel, phase, channel) if
     rows are ``overlapped``, else (image, plane, row, position, tap, phase, channel). It has no dimension for a single
-    plane. ``filters`` is (tap, channel of the folded images, filter), or (filter, tap, channel) if ``k_major``."""
+    plane. Volumes have one plane, and a dimension for their depth before the rows. ``filters`` is (tap, channel of the
+    folded images, filter), or (filter, tap, channel) if ``k_major``."""
 
     gemm: Gemm
     images: Buffer
@@ -63,9 +68,14 @@ class Folding:
         return self.filters.shape[1 if self.k_major else 0]
 
     @property
+    def _tap_rows(self) -> int:
+        """How many taps there are along the rows of a plane."""
+        return self._taps // (self.planes * math.prod(self._window.taps[:-2]))
+
+    @property
     def _channels(self) -> int:
         """How many channels of the folded images a window sees at once."""
-        return self._window.taps[1] * self.images.shape[-2] * self.images.shape[-1]
+        return self._window.taps[-1] * self.images.shape[-2] * self.images.shape[-1]
 
     @property
     def _window(self) -> ImageWindow:
@@ -74,16 +84,15 @@ class Folding:
 
     def product(self) -> Gemm:
         """Return the product on what has been folded."""
-        old, channels, extra = self._window, self._channels, len(self._outer) - 2  # dimensions
-        ones, zeros = (1,) * (extra + 2), (0,) * (extra + 2)
-        planes, rows = (self.planes,) * extra, self._taps // self.planes
+        old, channels, extra = self._window, self._channels, int(self.planes > 1)  # dimensions
+        planes = (self.planes,) * extra
         window = replace(
             old,
-            taps=(*planes, rows, 1),
+            taps=(*old.taps[:-2], *planes, self._tap_rows, 1),
             positions=(*(1,) * extra, *old.positions),
-            dilations=ones,
-            strides=ones,
-            lower=zeros,
+            dilations=(*old.dilations[:-2], *(1,) * (extra + 2)),
+            strides=(*old.strides[:-2], *(1,) * (extra + 2)),
+            lower=(*old.lower[:-2], *(0,) * (extra + 2)),
             channels=channels,
             patch=(old.patch[0], *(1,) * extra, *old.patch[1:]) if old.patch else (),
             halo=None if old.halo is None else old.halo + extra,
@@ -95,11 +104,11 @@ class Folding:
 
     @property
     def seen(self) -> Buffer:
-        """The folded images as (image, plane, row, position, channel)."""
+        """The folded images as (image, depth or plane, row, position, channel)."""
         outer, window = self._outer, self._window
-        found = replace(self.images, shape=(*outer, window.positions[1], self._channels))
+        found = replace(self.images, shape=(*outer, window.positions[-1], self._channels))
         *others, column = self.images.strides[: len(outer) + 1]
-        step = window.strides[1] * column if self.overlapped else column
+        step = window.strides[-1] * column if self.overlapped else column
         return replace(found, layout=Layout((*others, step, 1)))
 
     @property
@@ -110,8 +119,8 @@ class Folding:
 
     @property
     def _outer(self) -> tuple[int, ...]:
-        """The extents over images, planes and rows."""
-        return self.images.shape[: 2 if self.planes == 1 else 3]
+        """The extents over images, depths, planes and rows."""
+        return self.images.shape[: len(self._window.taps) + (self.planes > 1)]
 
     def write(self, w: FreshNameWriter) -> None:
         """The launch that folds: a thread copies a phase of a pixel, or a vector of places, or an element of the
@@ -133,13 +142,14 @@ class Folding:
     def _write_pixel(self, w: FreshNameWriter, number: Expr) -> None:
         """Copy the channels of a phase of a pixel, zeros where it is padding."""
         assert self.gemm.a.load is not None
-        source, pitch, lower = self.gemm.a.load.buffer, self.images.shape[-1], self._window.lower
+        source, pitch, (*_, above, left) = self.gemm.a.load.buffer, self.images.shape[-1], self._window.lower
         to = delinearize(number, self.images.shape[:-1])
-        (image, *planes, row), (*columns, phase) = to[: len(self._outer)], to[len(self._outer) :]
-        y, x = row * self._window.strides[0] + (planes[0] if planes else phase) + lower[0], columns[0] + lower[1]
+        (image, *depths, row), (*columns, phase) = to[: len(self._outer)], to[len(self._outer) :]
+        plane = depths.pop() if self.planes > 1 else phase
+        y, x = row * self._window.strides[-2] + plane + above, columns[0] + left
         if not self.overlapped:
-            x = columns[0] * self._window.strides[1] + columns[1] + lower[1]
-        place = (y, x)[2 - len(source.shape[1:-1]) :]
+            x = columns[0] * self._window.strides[-1] + columns[1] + left
+        place = (x,) if self._is_single_row else (*depths, y, x)
         inside = logical_and(
             *(i >= 0 for i in place),
             *(i < extent for i, extent in zip(place, source.shape[1:], strict=False)),
@@ -160,7 +170,7 @@ class Folding:
         width = CHUNK_BYTES // source.dtype.bytes
         image, row, position, part = delinearize(number, (*outer, taps // width))
         seen = w.allocate("seen", (width,), source.dtype, MemoryScope.REGISTER)
-        first = position * self._window.strides[1] + part * width + lower[1]
+        first = position * self._window.strides[-1] + part * width + lower[-1]
         with w.unrolled("element", width) as e:
             inside = logical_and(first + e >= 0, first + e < source.shape[1])
             w.store(seen, (e,), Load(source, (image, first + e, index(0)), inside))
@@ -176,13 +186,14 @@ class Folding:
         to = delinearize(element, self.filters.shape)
         tap, folded, n = (*to[1:], to[0]) if self.k_major else to
         place, phase, channel = folded // (phases * pitch), folded // pitch % phases, folded % pitch
-        rows = self._taps // self.planes
-        row = tap * phases + phase if self.planes == 1 else tap % rows * self.planes + tap // rows
+        rows = self._tap_rows
+        depth, rest = tap // (rows * self.planes), tap % (rows * self.planes)
+        row = rest * phases + phase if self.planes == 1 else rest % rows * self.planes + rest // rows
         w.store(self.filters, to, const(0.0, self.filters.dtype))
-        exists = [row < window.taps[0], channel < window.channels]
-        exists += [place < window.taps[1]] if self.k_major else [n < self.gemm.n.extent]
+        exists = [row < window.taps[-2], channel < window.channels]
+        exists += [place < window.taps[-1]] if self.k_major else [n < self.gemm.n.extent]
         with w.when(*exists):
-            at = {TAP: row * window.taps[1] + place, "k": channel, "n": n}
+            at = {TAP: (depth * window.taps[-2] + row) * window.taps[-1] + place, "k": channel, "n": n}
             w.store(self.filters, to, substitute(self.gemm.b.load, at))
 
 
@@ -193,9 +204,11 @@ def folding_of(
     elements. What windows see of a single row with one channel is written for each of them where it does not begin at
     multiples of 16 bytes."""
     window, image, filters, atom = gemm.window, gemm.a.load, gemm.b.load, find_atom(gemm)
-    if window is None or image is None or filters is None or atom is None or gemm.batch or len(window.taps) > 2:
+    if window is None or image is None or filters is None or atom is None or gemm.batch:
         return None
-    if set(window.dilations) != {1} or image.buffer not in gemm.inputs or window.channels > MOST_CHANNELS:
+    if set(window.dilations[-2:]) != {1} or image.buffer not in gemm.inputs or window.channels > MOST_CHANNELS:
+        return None
+    if len(window.taps) > 2 and join_row_taps(gemm) is not None:  # needs no copy
         return None
     vector = CHUNK_BYTES // atom.a.bytes
     single_row = len(window.taps) == 1
@@ -207,19 +220,21 @@ def folding_of(
     found = (1, 1) if single_row else _phases_and_pitch(window, vector)
     if found is None:
         return None
-    (phases, pitch), step = found, window.strides[1]
-    planes = window.strides[0] // phases
-    tap_rows, channels = -(-window.taps[0] // window.strides[0]), window.taps[1] * phases * pitch
-    row = (window.positions[1] - 1) * step if overlapped else 0
-    width = next(n for n in count(row + window.taps[1]) if n * phases * pitch % vector == 0)
-    columns = (width,) if overlapped else (window.positions[1], width)
-    outer = (window.images, planes) if planes > 1 else (window.images,)
-    shape = (*outer, window.positions[0] - 1 + tap_rows, *columns, phases, pitch)
-    images = Buffer(image_name, shape, image.buffer.dtype)
+    (phases, pitch), (*_, down, step), (*depths, high, wide) = found, window.strides, window.taps
+    planes = down // phases
+    if planes > 1 and depths:
+        return None
+    tap_rows, channels = -(-high // down), wide * phases * pitch
+    row = (window.positions[-1] - 1) * step if overlapped else 0
+    width = next(n for n in count(row + wide) if n * phases * pitch % vector == 0)
+    columns = (width,) if overlapped else (window.positions[-1], width)
+    outer = (window.images, planes) if planes > 1 else (window.images, *image.buffer.shape[1 : 1 + len(depths)])
+    shape = (*outer, window.positions[-2] - 1 + tap_rows, *columns, phases, pitch)
+    images, taps = Buffer(image_name, shape, image.buffer.dtype), math.prod(depths) * planes * tap_rows
     if atom.transposes:
-        of_filters = (planes * tap_rows, channels, -(-gemm.n.extent // vector) * vector)
+        of_filters = (taps, channels, -(-gemm.n.extent // vector) * vector)
     else:
-        of_filters = (gemm.n.extent, planes * tap_rows, -(-channels // vector) * vector)
+        of_filters = (gemm.n.extent, taps, -(-channels // vector) * vector)
     folded_filters = Buffer(filter_name, of_filters, filters.buffer.dtype)
     return Folding(gemm, images, folded_filters, overlapped, planes, not atom.transposes)
 
@@ -242,8 +257,9 @@ def _phases_and_pitch(window: ImageWindow, vector: int) -> tuple[int, int] | Non
     """Return how many rows follow one another within a pixel, and how many channels are written of each. They are as
     few as TMA can load in rows that begin at multiples of ``vector`` elements. What a window sees of these rows has
     ``MOST_FOLDED`` elements at most. None where there are no such numbers."""
-    for phases in dict.fromkeys((window.strides[0], 1)):
-        pitches = [n for n in (1, 2, 4, 8) if n >= window.channels and window.strides[1] * phases * n % vector == 0]
-        if pitches and window.taps[1] * phases * pitches[0] <= MOST_FOLDED:
+    *_, down, step = window.strides
+    for phases in dict.fromkeys((down, 1)):
+        pitches = [n for n in (1, 2, 4, 8) if n >= window.channels and step * phases * n % vector == 0]
+        if pitches and window.taps[-1] * phases * pitches[0] <= MOST_FOLDED:
             return phases, pitches[0]
     return None

@@ -199,6 +199,10 @@ HALOS: dict[str, tuple[Workload, dict[str, Any]]] = {
         conv2d(channels=3, kernel_h=7, kernel_w=7, padding=3, stride=2, height=16, width=16),
         {"pixels": "halo_1x8x8"},
     ),
+    "folded, volume": (
+        conv3d(channels=3, kernel_h=3, batch=1, height=8),
+        {"pixels": "halo_1x2x8x4", "overlapped": 1},
+    ),
     "folded, in planes": (
         conv2d(channels=3, kernel_h=11, kernel_w=11, padding=1, stride=4, height=38, width=38, batch=1),
         {"pixels": "halo_1x1x8x8", "overlapped": 1},
@@ -278,6 +282,26 @@ def test_few_channels_are_folded(overlapped: int, parameters: dict[str, Any], kn
     (images,) = seen
     overlaps = bool(overlapped) and parameters.get("stride", 1) < parameters.get("kernel_w", 3)
     assert (images.strides[-2] < images.shape[-1]) == overlaps
+    _check(workload, H200, schedule)
+
+
+@pytest.mark.parametrize("overlapped", [0, 1])
+@pytest.mark.parametrize(
+    ("parameters", "knobs"),
+    [
+        ({"kernel_h": 3, "height": 5, "dilation": 1, "dtype": F16}, {"pixels": "im2col"}),
+        ({"kernel_h": 3, "stride": 2, "depth": 5, "height": 9, "width": 11, "channels": 1}, {"pixels": "im2col"}),
+        ({"kernel_d": 2, "kernel_h": 3, "batch": 1, "width": 6, "height": 6, "padding": 0}, {"pixels": "im2col"}),
+    ],
+)
+def test_volumes_of_few_channels_are_folded_slice_by_slice(
+    overlapped: int, parameters: dict[str, Any], knobs: dict[str, Any]
+) -> None:
+    workload = conv3d(**{"channels": 3, "filters": 40, **parameters})
+    schedule = legal_schedule_of(SKETCH, workload, mma_n=32, atoms_m=1, overlapped=overlapped, **knobs)
+    kernel = SKETCH.lower(workload, H200, schedule)
+    verify(kernel)
+    assert kernel.launches[0].name == "fold" and len(kernel.workspace) == 2
     _check(workload, H200, schedule)
 
 
