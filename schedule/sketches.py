@@ -25,6 +25,7 @@ _CLASSES: Mapping[str, Mapping[str, str]] = {
         "cpu_gemm_dot": "cpu.gemm.dot_products:CPU_GEMM_DOT",
         "cpu_gemm_amx": "cpu.gemm.dot_products:CPU_GEMM_AMX",
         "cpu_scan": "cpu.scan.space:CPU_SCAN",
+        "cpu_scatter": "cpu.scatter.space:CPU_SCATTER",
     },
     "cuda": {
         "cuda_loops": "gpu.loops.space:CUDA_LOOPS",

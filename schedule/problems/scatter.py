@@ -8,6 +8,7 @@ from ...ir.rewrite import loads_of
 from ...te.inline import inline_stages
 from ...te.scatter import Scatter, scatter_of
 from ...te.workload import Axis, Stage, Workload
+from ..tile.accumulation import Accumulation
 from .outputs import outputs_of_reduction
 
 MOST_TERMS = (1 << 31) - 1
@@ -29,6 +30,13 @@ class ScatterProblem:
         stage = self.scatter.stage
         buffers = (*self.workload.inputs, stage.tensor, *(o.tensor for o in self.outputs))
         return {b.name for b in buffers} | {a.name for a in (*stage.axes, *stage.reduce_axes)}
+
+    @property
+    def accumulation(self) -> Accumulation:
+        """How terms are reduced."""
+        stage = self.scatter.stage
+        assert stage.reducer is not None
+        return Accumulation(stage.reducer, stage.body.dtype, stage.tensor.dtype)
 
     @property
     def batches(self) -> int:

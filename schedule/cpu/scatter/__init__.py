@@ -1,0 +1,7 @@
+"""Scatters on a processor: histograms, gradients of embeddings, sums of segments.
+
+A ``ScatterProblem`` and a setting come in, and a kernel goes out.
+
+``space``   the knobs, the legal and the promising settings, the prior (sketch ``cpu_scatter``)
+``kernel``  the loops: each task reads the elements of all terms, and adds up those that are its own
+"""
