@@ -14,10 +14,10 @@ from dataclasses import replace
 
 from ...ir.buffer import Buffer, MemoryScope
 from ...ir.cpu import LEAST_TRANSPOSED, Transpose
-from ...ir.expr import Broadcast, Expr, Load, Ramp, index, walk
+from ...ir.expr import Broadcast, Expr, Load, Ramp, Select, index, walk
 from ...ir.linear_form import LinearForm, flat_form
 from ...ir.provenance import rewrites
-from ...ir.rewrite import map_expr, reads_of
+from ...ir.rewrite import map_expr
 from ...ir.stmt import Allocate, For, If, Kernel, Seq, Stmt, Store, seq
 from .copies import FreshNames, bound_names
 
@@ -26,7 +26,8 @@ LEAST_STRIDE = 5
 
 
 def transpose_gathers(kernel: Kernel) -> Kernel:
-    """Rewrite the gathers of ``kernel`` from its inputs, which nothing stores to."""
+    """Rewrite the gathers of ``kernel`` from its inputs, which nothing stores to. Those that depend on a condition
+    stay."""
     names = FreshNames(bound_names(kernel.body) | {b.name for b in kernel.parameters})
     inputs = frozenset(b.name for b in kernel.inputs)
 
@@ -77,8 +78,8 @@ def _blocks(statements: Sequence[Stmt], inputs: frozenset[str]) -> Iterator[list
     lanes."""
     found: dict[tuple[str, LinearForm], dict[int, Load]] = {}
     for stmt in statements:
-        for load in reads_of(stmt.value) if isinstance(stmt, Store) else ():
-            if isinstance(load, Load) and load.buffer.name in inputs and (form := _gather(load)) is not None:
+        for load in _certain_loads(stmt.value) if isinstance(stmt, Store) else ():
+            if load.buffer.name in inputs and (form := _gather(load)) is not None:
                 found.setdefault((load.buffer.name, form - form.constant), {})[form.constant] = load
     for (_, form), loads in found.items():
         left = sorted(loads)
@@ -89,6 +90,14 @@ def _blocks(statements: Sequence[Stmt], inputs: frozenset[str]) -> Iterator[list
             if columns >= LEAST_TRANSPOSED:
                 yield [loads[left[0] + c] for c in range(columns)]
             left = left[columns:]
+
+
+def _certain_loads(expr: Expr) -> Iterator[Load]:
+    """Yield the loads of an expression that do not depend on a condition: others may lie outside of their buffer."""
+    if isinstance(expr, Load):
+        yield expr
+    for child in (expr.condition,) if isinstance(expr, Select) else expr.children:
+        yield from _certain_loads(child)
 
 
 def _gather(load: Load) -> LinearForm | None:

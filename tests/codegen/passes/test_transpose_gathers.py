@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from tests.schedule.gpu.tiles import assert_agrees
+from tilewright.codegen.llvm.architectures import target_named
 from tilewright.codegen.passes.pipeline import run_passes
 from tilewright.codegen.passes.transpose_gathers import transpose_gathers
 from tilewright.core.dtypes import float32
@@ -17,6 +19,8 @@ from tilewright.runtime.module import Module, load_module
 from tilewright.schedule.sketches import SKETCHES
 from tilewright.te.data import random_inputs
 from tilewright.te.operators import OPERATORS
+
+VNNI = "x86-64+avx512f+avx512bw+avx512vl+avx512vnni"
 
 
 def _columns(columns: list[int], lanes: int, *, masked: bool = False) -> Kernel:
@@ -54,6 +58,13 @@ def test_neighbouring_columns_are_transposed(columns: list[int], lanes: int, blo
 
 def test_masked_lanes_are_not_read() -> None:
     assert _blocks(transpose_gathers(_columns([*range(8)], 8, masked=True))) == []
+
+
+def test_what_a_condition_guards_is_not_read() -> None:
+    """A transposed convolution has phases without a place in the filters."""
+    sizes = {"batch": 1, "channels": 72, "filters": 32, "height": 10, "width": 5, "kernel_h": 1, "kernel_w": 2}
+    workload = OPERATORS["conv2d_transpose"].workload({**sizes, "stride": 2, "layout": "NHWC", "dtype": "int8"})
+    assert assert_agrees(SKETCHES["cpu_gemm_dot"], workload, 3, target_named(VNNI)) == 3
 
 
 @pytest.mark.parametrize("dtype, shape", [("float32", (37, 53)), ("bfloat16", (64, 40)), ("int8", (33, 65))])
