@@ -6,7 +6,9 @@ n, channel). Planes are what a float32 is split into: the number rounded to TF32
 rounded again, and so on. Infinities have no such parts: they become NaN.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
+from math import prod
 
 from ....core.dtypes import DType, float32
 from ....ir.buffer import Buffer, Layout, MemoryScope
@@ -63,9 +65,9 @@ def pack_operand(w: FreshNameWriter, gemm: Gemm, operand: Operand, axis: str, dt
     shape = (*(x.extent for x in batch), *([planes] if planes > 1 else []), extents[axis], pitch)
     packed = Buffer(w.fresh(f"{source.buffer.name}_packed"), shape, dtype)
     tiles, tiles_k = -(-extents[axis] // SIDE), -(-pitch // SIDE)
-    members = 1
-    for x in batch:
-        members *= x.extent
+    members = prod(x.extent for x in batch)
+    known = {axis: extents[axis], "k": depth, **{x.name: x.extent for x in batch}}
+    exists = [Var("k") < depth, *_conditions(source, known)]
     axes = [("pack_cta", members * tiles * tiles_k, HardwareAxis.GRID_X), ("pack_thread", THREADS, HardwareAxis.THREAD)]
     with w.launch(f"pack_{axis}", axes) as (cta, thread):
         at = dict[str, Expr]()
@@ -75,7 +77,7 @@ def pack_operand(w: FreshNameWriter, gemm: Gemm, operand: Operand, axis: str, dt
         at |= {axis: cta // tiles_k % tiles * SIDE, "k": cta % tiles_k * SIDE}
         tile = None
         if operand_view(source).indices[-1] != Var("k"):
-            tile = _stage(w, gemm, source, axis, extents[axis], at, thread)
+            tile = _stage(w, source, axis, [Var(axis) < extents[axis], *exists], at, thread)
         outer = [at[x.name] for x in batch]
         with w.unrolled("packed_vector", SIDE * SIDE // (VECTOR * THREADS)) as number:
             vector = number * THREADS + thread
@@ -86,26 +88,36 @@ def pack_operand(w: FreshNameWriter, gemm: Gemm, operand: Operand, axis: str, dt
                     value: Expr = Load(tile, (Ramp(k, 1, VECTOR), Broadcast(row, VECTOR)))
                 else:
                     here = {**at, axis: place, "k": first}
-                    inside = vector_at(Var("k") < depth, here, "k", VECTOR)
+                    inside = vector_at(logical_and(*exists), here, "k", VECTOR)
                     indices = tuple(vector_at(i, here, "k", VECTOR) for i in source.indices)
-                    value = Load(source.buffer, indices, inside if pitch > depth else None)
+                    value = Load(source.buffer, indices, inside if pitch > depth or len(exists) > 1 else None)
                 _store_planes(w, packed, [*outer], planes, place, first, value)
     numbers = [Var(x.name) for x in batch]
     plane = [Var(PLANES[axis])] if planes > 1 else []
     return Load(packed, (*numbers, *plane, Var(axis), Var("k")))
 
 
+def _conditions(source: Load, extents: Mapping[str, int]) -> list[Expr]:
+    """Return what says that an operand exists, given the extents of the variables of its indices. Of filters whose
+    phases have different numbers of places, or which a sum over more channels reads, some do not. They are zero."""
+    found = list[Expr]()
+    for i, extent in zip(source.indices, source.buffer.shape, strict=True):
+        if not (isinstance(i, Var) and extents.get(i.name, extent + 1) <= extent):
+            found += [i >= 0, i < extent]
+    return found
+
+
 def _stage(
-    w: FreshNameWriter, gemm: Gemm, source: Load, axis: str, extent: int, at: dict[str, Expr], thread: Expr
+    w: FreshNameWriter, source: Load, axis: str, exists: list[Expr], at: dict[str, Expr], thread: Expr
 ) -> Buffer:
-    """Load a tile whose rows lie along ``axis`` into shared memory, (k, place), zeros for what lies outside."""
+    """Load a tile whose rows lie along ``axis`` into shared memory, (k, place), zeros for what does not exist."""
     dtype = source.buffer.dtype
     tile = w.allocate("tile", (SIDE, SIDE), dtype, MemoryScope.SHARED, Layout((SIDE + 1, 1)))
     with w.unrolled("staged_element", SIDE * SIDE // THREADS) as number:
         element = number * THREADS + thread
         k, column = element // SIDE, element % SIDE
         here = {**at, axis: at[axis] + column, "k": at["k"] + k}
-        inside = logical_and(here[axis] < extent, here["k"] < row_depth(gemm))
+        inside = substitute(logical_and(*exists), here)
         w.store(tile, (k, column), Load(source.buffer, tuple(substitute(i, here) for i in source.indices), inside))
     w.barrier(SyncScope.BLOCK)
     return tile
