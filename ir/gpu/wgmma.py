@@ -86,7 +86,8 @@ class WarpgroupMma(Operation):
     - With ``a_transposed`` or ``b_transposed`` the operand, of 16-bit floats, is M-major or N-major. It lies as ``k``
       lines, one for each index of k, of 64 contiguous rows m or n; the next 64 rows lie one further along the third
       last dimension of the buffer. The first line has a number that 8 divides. The first row begins it, or lies at a
-      multiple of ``STEP_BYTES`` within it if all rows do.
+      multiple of ``STEP_BYTES`` within it if all rows do. With ``b_leading_lines``, which 8 divides, the next 64 rows
+      of ``b`` begin so many lines further instead (the leading dimension of a descriptor), so that they may share some.
 
     - ``a`` in registers, 16-bit floats or TF32, is ``k / 2`` contiguous elements of every lane from ``a_indices`` on:
       for every step of k, a lane of the warpgroup's warp ``w`` holds the fragment ``a`` of the atom's ``fragment``, of
@@ -121,6 +122,7 @@ class WarpgroupMma(Operation):
     b_transposed: bool = False
     valid_rows: int | Expr = WGMMA_M
     valid_columns: int | Expr | None = None
+    b_leading_lines: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,9 @@ def warpgroup_mma(stmt: WarpgroupMma, context: LaunchContext) -> LaunchAction:
     d, rows_of = fragment_rows(stmt.d, stmt.d_indices, stmt.n // 2, stmt.d.shape[-1], context, accumulators=True)
     a_of = _operand_a(stmt, context)
     columns_count = stmt.n if stmt.valid_columns is None else stmt.valid_columns
-    b_of = matrix_operand(stmt.b, stmt.b_indices, (columns_count, stmt.n), stmt.k, stmt.b_transposed, context)
+    sides = (columns_count, stmt.n)
+    leading = stmt.b_leading_lines
+    b_of = matrix_operand(stmt.b, stmt.b_indices, sides, stmt.k, stmt.b_transposed, context, leading_lines=leading)
     accumulates = value_closure(stmt.accumulates, context) if isinstance(stmt.accumulates, Expr) else None
     rows, columns = fragment("m16n8k16_f16", "d")  # of every warp's 16 rows and every 8 columns
 
@@ -210,10 +212,11 @@ def matrix_operand(
     *,
     threads: int = WARPGROUP_THREADS,
     instruction: str = "wgmma",
+    leading_lines: int | None = None,
 ) -> Callable[[LaunchState, Array], WgmmaOperand]:
     """Return a closure that gives the operand of the groups of ``threads`` threads with some first threads, row by row:
     warpgroups that reach a wgmma, or single threads that issue another ``instruction``. ``rows`` are how many rows
-    count, and how many must be there."""
+    count, and how many must be there. ``leading_lines``: as ``b_leading_lines`` of a WarpgroupMma."""
     memory = context.shared[buffer.name]
     assert isinstance(memory, SharedMemory)
     address = shared_flat(indices, memory, context, value_closure)
@@ -223,6 +226,7 @@ def matrix_operand(
     steps = row * line + column  # [rows, k], before the swizzle
     if transposed:
         stride = buffer.strides[-3] if len(buffer.shape) > 2 else 0
+        stride = stride if leading_lines is None else leading_lines * line
         steps = row // line * stride + row % line + column * line
     end = int(steps.max())
     count_of = value_closure(rows[0], context) if isinstance(rows[0], Expr) else None

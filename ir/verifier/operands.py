@@ -64,14 +64,20 @@ def check_matrix_operand(
     line: int,
     transposed: bool,
     names: BoundNames,
+    leading_lines: int | None = None,
 ) -> None:
     """Raise unless ``rows`` rows of ``k`` elements can be read by a wgmma or a tcgen05.mma: they lie in shared memory,
-    in swizzled lines of 128 bytes, which are ``line`` elements. ``what`` is the operand's name in messages."""
+    in swizzled lines of 128 bytes, which are ``line`` elements. ``what`` is the operand's name in messages.
+    ``leading_lines``: how many lines further the next 64 rows begin, if they are not one further along a dimension."""
     check_element(buffer, indices, names, MemoryScope.SHARED)
     swizzle = tma_swizzle(buffer.dtype)
     if buffer.layout is None or buffer.layout.swizzle != swizzle or buffer.strides[-2:] != (line, 1):
         raise RuleBroken("operation", f"{what} does not lie as {swizzle} in lines of 128 bytes")
-    if transposed:
+    if transposed and leading_lines is not None:
+        needed = (-(-rows // SWIZZLE_128B_ELEMENTS) - 1) * leading_lines + k
+        if leading_lines % 8 or leading_lines < 1 or buffer.shape[-2] < needed:
+            raise RuleBroken("operation", f"{rows} rows, 64 of them {leading_lines} lines apart, in {buffer.name}")
+    elif transposed:
         _check_transposed(buffer, rows, k)
     elif buffer.shape[-2] < rows or not k <= buffer.shape[-1] <= line:
         raise RuleBroken("operation", f"{rows} rows of {k} do not fit {buffer.name} {list(buffer.shape)}")

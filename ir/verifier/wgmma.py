@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...core.dtypes import INDEX, boolean, float32
-from ..buffer import MemoryScope
+from ..buffer import Buffer, MemoryScope
 from ..expr import Expr
 from ..gpu.barrier import WARPGROUP_THREADS
 from ..gpu.setmaxnreg import SetMaxRegisters
@@ -43,7 +43,10 @@ def _warpgroup_mma(stmt: WarpgroupMma, names: BoundNames) -> None:
     check_fragment(stmt.d, stmt.d_indices, stmt.n // 2)
     if isinstance(stmt.accumulates, Expr) and type_of(stmt.accumulates, names) != (boolean, 1):
         raise RuleBroken("operation", "whether a wgmma accumulates is no scalar bool")
-    operands = [("b", stmt.b, stmt.b_indices, stmt.n, stmt.b_transposed)]
+    if stmt.b_leading_lines is not None and not stmt.b_transposed:
+        raise RuleBroken("operation", "b of a wgmma has leading lines and is not transposed")
+    operands: list[tuple[str, Buffer, tuple[Expr, ...], int, bool, int | None]]
+    operands = [("b", stmt.b, stmt.b_indices, stmt.n, stmt.b_transposed, stmt.b_leading_lines)]
     if stmt.a.scope is MemoryScope.REGISTER:
         check_element(stmt.a, stmt.a_indices, names, MemoryScope.REGISTER)
         check_fragment(stmt.a, stmt.a_indices, stmt.k // 2)
@@ -54,10 +57,10 @@ def _warpgroup_mma(stmt: WarpgroupMma, names: BoundNames) -> None:
                 "that are neither 16-bit floats nor TF32",
             )
     else:
-        operands.append(("a", stmt.a, stmt.a_indices, WGMMA_M, stmt.a_transposed))
-    for operand, buffer, indices, rows, transposed in operands:
+        operands.append(("a", stmt.a, stmt.a_indices, WGMMA_M, stmt.a_transposed, None))
+    for operand, buffer, indices, rows, transposed, leading in operands:
         what = f"{operand} of a wgmma"
-        check_matrix_operand(what, buffer, indices, rows, stmt.k, atom.line, transposed, names)
+        check_matrix_operand(what, buffer, indices, rows, stmt.k, atom.line, transposed, names, leading)
 
 
 def _warpgroup_mma_wait(stmt: WarpgroupMmaWait, names: BoundNames) -> None:

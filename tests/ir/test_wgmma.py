@@ -122,6 +122,39 @@ def test_it_multiplies_fragments_in_registers(transposed: bool) -> None:
     assert all(r.spill_bytes == 0 for r in binary.resources.values())
 
 
+def sliding_product(leading: int = 16, *, transposed: bool = True) -> Kernel:
+    """``C = A @ (first 64 lines of B | 64 lines from ``leading`` on)``, by a warpgroup."""
+    w, c = Writer(), Buffer("C", (64, 128), float32)
+    a, b = (Buffer(name, (rows, 64), bfloat16) for name, rows in (("A", 64), ("B", 80)))
+    with w.launch("f", [("t", 128, HardwareAxis.THREAD)]) as (t,):
+        held = [w.allocate(x.name.lower(), x.shape, bfloat16, MemoryScope.SHARED, TILE) for x in (a, b)]
+        for given, shared in zip((a, b), held, strict=True):
+            with w.loop(f"i_{given.name}", given.shape[0] // 16) as i:
+                at = (i * 16 + t // 8, Ramp(t % 8 * 8, 1, 8))
+                w.store(shared, at, Load(given, at))
+        w.emit(AsyncProxyFence())
+        w.barrier()
+        d, place = w.allocate("d", (64,), float32, MemoryScope.REGISTER), (ZERO, ZERO)
+        shape = (128, 64, False, False, transposed)
+        w.emit(WarpgroupMma(d, (ZERO,), held[0], place, held[1], place, *shape, b_leading_lines=leading))
+        w.emit(WarpgroupMmaWait(0))
+        with w.loop("j", 16, LoopKind.UNROLLED) as j, w.loop("h", 2, LoopKind.UNROLLED) as h:
+            row = t // 32 * 16 + h * 8 + t % 32 // 4
+            w.store(c, (row, Ramp(j * 8 + t % 4 * 2, 1, 2)), Load(d, (Ramp(j * 4 + h * 2, 1, 2),)))
+    return Kernel("k", (a, b), (c,), (), w.finish())
+
+
+def test_columns_may_share_lines() -> None:
+    draw, kernel = stream(4, "group"), sliding_product()
+    a, b = (draw.normal(size=t.shape).astype(ml_dtypes.bfloat16) for t in kernel.inputs)
+    verify(kernel)
+    result = interpret(finish(kernel, H200), {"A": a, "B": b})["C"]
+    lines = b.astype(np.float32)
+    wanted = a.astype(np.float32) @ np.concatenate([lines[:64], lines[16:]], axis=1)
+    np.testing.assert_allclose(result, wanted, rtol=1e-5, atol=1e-5)
+    assert "wgmma_descriptor_mn_major<2048>" in backend_for(H200).emit(finish(kernel, H200), H200).text
+
+
 def test_fragments_stay_as_they_are_until_the_product_is_done() -> None:
     kernel = register_product(fault="changed")
     with pytest.raises(KernelFault, match="a is accessed while a wgmma that reads it is in flight"):
@@ -188,11 +221,27 @@ def test_the_interpreter_finds(kernel: Kernel, what: str) -> None:
         (product(rows=0), "0 rows count"),
         (product(counted_columns=25), "25 columns count"),
         (product(counted_columns=const(8.0, float32)), "how many columns of a wgmma count"),
+        (sliding_product(12), "128 rows, 64 of them 12 lines apart, in b"),
+        (sliding_product(24), "128 rows, 64 of them 24 lines apart, in b"),
+        (sliding_product(transposed=False), "leading lines and is not transposed"),
         (register_product(fault="misplaced"), "32 elements of a do not fit"),
         (register_product(fault="transposed"), "a of a wgmma is in registers, and is transposed"),
         (register_product(fault="half"), "ahead of a wait for wgmmas is no float32 scalar"),
     ],
-    ids=["columns", "layout", "threads", "rows", "counted", "index", "fragments", "transposed", "after"],
+    ids=[
+        "columns",
+        "layout",
+        "threads",
+        "rows",
+        "counted",
+        "index",
+        "amid",
+        "beyond",
+        "K-major",
+        "fragments",
+        "transposed",
+        "after",
+    ],
 )
 def test_the_verifier_refuses(kernel: Kernel, what: str) -> None:
     with pytest.raises(InvalidKernel, match=what):

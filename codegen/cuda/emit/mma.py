@@ -6,7 +6,7 @@ from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import Expr
 from ....ir.gpu.ldmatrix import LoadMatrix, StoreMatrix
 from ....ir.gpu.mma import WARP_MMA_ATOMS, Mma
-from ....ir.gpu.wgmma import WGMMA_ATOMS, WarpgroupMma, WarpgroupMmaWait
+from ....ir.gpu.wgmma import LINE_BYTES, WGMMA_ATOMS, WarpgroupMma, WarpgroupMmaWait
 from ..prelude.wgmma import wgmma_name
 from .access import divisibility, strided_offset
 from .expressions import ExpressionEmitter
@@ -52,7 +52,7 @@ def _wgmma(emitter: ExpressionEmitter, stmt: WarpgroupMma) -> str:
     atom = WGMMA_ATOMS[stmt.a.dtype.name, stmt.b.dtype.name]
     function = emitter.fn.use_sm_90a(wgmma_name(atom, stmt.n, in_registers))
     d = fragment_pointer(emitter, stmt.d, stmt.d_indices, 1)
-    b = _descriptor(emitter, stmt.b, stmt.b_indices, stmt.b_transposed)
+    b = _descriptor(emitter, stmt.b, stmt.b_indices, stmt.b_transposed, stmt.b_leading_lines)
     if in_registers:
         assert atom.fragment is not None
         a = fragment_pointer(emitter, stmt.a, stmt.a_indices, atom.fragment.register_elements)
@@ -78,12 +78,19 @@ def _wgmma_wait(emitter: ExpressionEmitter, stmt: WarpgroupMmaWait) -> str:
     return " ".join([*first, f"{fn.use_sm_90a('wgmma_wait_group')}<{stmt.pending}>();", *fences])
 
 
-def _descriptor(emitter: ExpressionEmitter, buffer: Buffer, indices: tuple[Expr, ...], mn_major: bool) -> str:
+def _descriptor(
+    emitter: ExpressionEmitter,
+    buffer: Buffer,
+    indices: tuple[Expr, ...],
+    mn_major: bool,
+    leading_lines: int | None = None,
+) -> str:
     """Return the shared-memory descriptor of an operand of ``wgmma``."""
     start = address(emitter, buffer, unswizzled_offset(emitter, buffer, indices))
     if not mn_major:
         return f"{emitter.fn.use('wgmma_descriptor')}({start})"
     leading = buffer.strides[-3] * buffer.dtype.bytes if len(buffer.shape) > 2 else ONE_ROW_LEADING_BYTES
+    leading = leading if leading_lines is None else leading_lines * LINE_BYTES
     return f"{emitter.fn.use('wgmma_descriptor_mn_major')}<{leading}>({start})"
 
 
