@@ -43,8 +43,11 @@ M[i] = max over j < 520 of D[i, j]""",
     """A: float16[16, 16, 32]
 B: float16[18, 18, 32]
 O[y, x, v < 3, u < 3] = sum over c < 32 of float32(A[y, x, c]) * float32(B[y + v, x + u, c])""",
+    """D: float16[2, 8, 8, 64]
+I: float16[2, 10, 10, 64]
+G[k, r < 3, s < 3, c] = sum over n < 2, y < 8, x < 8 of float32(D[n, y, x, k]) * float32(I[n, y + r, x + s, c])""",
 )
-"""A product whose rows are reduced, and a correlation of pixels: no operator is either."""
+"""A product whose rows are reduced, a correlation of pixels, and a gradient towards filters: no operator is any."""
 
 
 def kernels_of(target: Target) -> tuple[str, ...]:

@@ -69,6 +69,7 @@ _WGMMA_SKETCHES = (
     "cuda_gemm_swap_ab",
     "cuda_gemm_row_reduction",
     "cuda_conv",
+    "cuda_conv_wgrad",
     "cuda_skinny_tma",
     "cuda_attention",
 )

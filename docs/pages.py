@@ -74,6 +74,12 @@ EXPRESSIONS: tuple[tuple[str, ...], ...] = (
         "B: float16[1, 40, 40, 64]",
         "O[n, y, x, v < 9, u < 9] = sum over c < 64 of float32(A[n, y, x, c]) * float32(B[n, y + v, x + u, c])",
     ),
+    (
+        "D: float16[8, 28, 28, 128]",
+        "I: float16[8, 30, 30, 64]",
+        "G[k, r < 3, s < 3, c] = sum over n < 8, y < 28, x < 28 of "
+        "float32(D[n, y, x, k]) * float32(I[n, y + r, x + s, c])",
+    ),
 )
 """The lines of examples of sketches that take no operator."""
 

@@ -148,7 +148,8 @@ class Gemm:
     """A workload as a product. Its expressions read the variables ``m``, ``n``, ``k`` and those of ``batch`` alone.
     ``others``: further sums that the results read. ``window``: how A is read where it is images seen through a
     window. Then ``a`` is the load of the first tap, and both operands take ``k`` for the channel alone
-    (``implicit_gemm``). ``scales``: what both operands are multiplied with within the sums, the same for
+    (``implicit_gemm``). ``b_window``: how B is read where it is such images, and ``k`` counts output pixels
+    (``weight_gradient``). ``scales``: what both operands are multiplied with within the sums, the same for
     ``SCALED_K`` places of k; that of B is the same for as many columns, too. ``precision``: which roundings the sums
     may have (``core.precision``). ``block_scales``: the scales of blocks of k, if there are any. Of a format of 4 bits
     the operands are bytes with two elements each, and ``k`` counts these bytes.
@@ -169,6 +170,7 @@ class Gemm:
     batch: tuple[Axis, ...] = ()
     others: tuple[ExtraAccumulator, ...] = ()
     window: ImageWindow | None = None
+    b_window: ImageWindow | None = None
     scales: tuple[Load, Load] | None = None
     block_scales: BlockScales | None = None
     precision: str = IEEE
@@ -333,15 +335,23 @@ class Sides:
             yield replace(self, columns=replace(self.columns, axes=tuple(rest)), batch=(*self.batch, outer))
 
     def product(
-        self, short: Side, tall: Side, rows: Mapping[str, Expr] | None = None, *, part: bool = False
+        self,
+        short: Side,
+        tall: Side,
+        rows: Mapping[str, Expr] | None = None,
+        *,
+        columns: Mapping[str, Expr] | None = None,
+        part: bool = False,
     ) -> Gemm | None:
         """Return the product with the axes of ``short`` as ``m`` and those of ``tall`` as ``n``; None where an output
-        is not a pointwise function of it. ``rows``: the indices along the axes of ``short``, where ``m`` does not count
-        them in their order. ``part``: whether outputs may have a part of its elements."""
+        is not a pointwise function of it. ``rows``, ``columns``: the indices along the axes of ``short`` and ``tall``,
+        where ``m`` and ``n`` do not count them in their order. ``part``: whether outputs may have a part of its
+        elements."""
         stage = self.stage
         batch = self.new_batch
         rows = axis_indices(Var("m"), short.axes) if rows is None else rows
-        at = {**self.shared_indices, **rows, **axis_indices(Var("n"), tall.axes)}
+        columns = axis_indices(Var("n"), tall.axes) if columns is None else columns
+        at = {**self.shared_indices, **rows, **columns}
         stages, sums = self.inlined.stages, (stage, *(s for s, _ in self.others))
         results = [_result(s, sums, at) for s in stages if s.name in self.inlined.outputs]
         inner = sum(s.name not in self.inlined.outputs for s in sums)

@@ -57,7 +57,7 @@ def filters_exist(gemm: Gemm) -> list[Expr]:
 
 def _product(sides: Sides, patch: tuple[int, ...], halo: int | None, along_n: bool | None) -> Gemm | None:
     """Return the product with the pixels of images as its rows."""
-    pixels = _pixels_of(sides)
+    pixels = pixels_of(sides)
     if pixels is None or len(patch) not in (0, len(pixels.rows)):
         return None
     for phased in _with_phases(sides):
@@ -118,7 +118,7 @@ class _Pixels:
     channel: str | None
 
 
-def _pixels_of(sides: Sides) -> _Pixels | None:
+def pixels_of(sides: Sides) -> _Pixels | None:
     """Return the rows as such images; None where they are anything else."""
     load, conditions = _guarded_load(_at_zero(sides.rows.body, sides))
     if load is None or len(sides.batch) > 1:

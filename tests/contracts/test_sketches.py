@@ -70,10 +70,10 @@ def _takes_any(sketch: str) -> bool:
 
 @cache
 def _workloads() -> tuple[Workload, ...]:
-    """Large ones, one of each operator, reductions of pairs and of products, a correlation, and random ones."""
+    """Large ones, one of each operator, reductions of pairs and of products, a correlation, a gradient, random ones."""
     large = [OPERATORS[name].workload(parameters) for name, parameters in LARGE]
     small = [operator.workload(next(iter(operator.cases()))) for operator in OPERATORS.values()]
-    expressions = [parse_workload(text) for text in (*PAIRWISE, CORRELATION, *ROWS_OF_PRODUCTS)]
+    expressions = [parse_workload(text) for text in (*PAIRWISE, CORRELATION, WEIGHT_GRADIENT, *ROWS_OF_PRODUCTS)]
     return (*large, *small, *expressions, *(random_workload(seed) for seed in range(0, RANDOM_EXPRESSIONS, 10)))
 
 
@@ -376,6 +376,12 @@ CORRELATION = (
     "O[y, x, v < 3, u < 3] = sum over c < 32 of float32(A[y, x, c]) * float32(B[y + v, x + u, c])"
 )
 """Products of pixels and displaced pixels."""
+WEIGHT_GRADIENT = (
+    "D: float16[2, 8, 8, 64]\nI: float16[2, 8, 8, 64]\n"
+    "G[k, r < 3, s < 3, c] = sum over n < 2, y < 8, x < 8 of float32(D[n, y, x, k]) * select(y + r >= 1 and "
+    "x + s >= 1 and y + r < 9 and x + s < 9, float32(I[n, y + r - 1, x + s - 1, c]), 0.0)"
+)
+"""The gradient of a convolution towards its filters."""
 
 _PRODUCT = """
 A: float16[300, 72]

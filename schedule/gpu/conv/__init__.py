@@ -6,4 +6,5 @@ The kernel is that of ``schedule.gpu.gemm``, whose operand A is loaded by im2col
 ``fold``   the launch that folds images of few channels, and the product on them
 ``widen``  the launch that widens groups of less than 16 channels
 ``join``   the product of groups that share rows of shared memory
+``weight_gradient``  the sketch ``cuda_conv_wgrad``: gradients towards filters, whose operand B is the images
 """

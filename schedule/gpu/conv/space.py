@@ -86,7 +86,7 @@ class ConvPlan(GemmPlan):
     @property
     def pixels(self) -> tuple[str, ...]:
         """The ways to load pixels."""
-        window = self.gemm.window
+        window = self.gemm.window or self.gemm.b_window
         assert window is not None
         if window.halo is not None:
             return (f"{HALO}_{_name(window)}",)
@@ -126,6 +126,11 @@ class ConvPlan(GemmPlan):
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
+        return (*super().constraints, *self._of_window)
+
+    @property
+    def _of_window(self) -> tuple[Constraint, ...]:
+        """What the window asks for."""
         window = self.gemm.window
         assert window is not None
         line = wgmma_atom(self.gemm).line
@@ -140,7 +145,7 @@ class ConvPlan(GemmPlan):
             ("consumer_warpgroups", "ping_pong", "atoms_m", "cluster_n", PIXELS),
             lambda c: c.flags(PIXELS, IM2COL) | (_rows_of_a_load(c) % WGMMA_M == 0),
         )
-        return (*super().constraints, rule, whole)
+        return rule, whole
 
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
         """As for products. Patches take as long as a matrix to load, pixels by im2col may take longer. Folded images

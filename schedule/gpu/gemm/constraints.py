@@ -1,6 +1,6 @@
 """Which settings of ``cuda_gemm`` are legal: those that can be built, are correct, and repeat no other one."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from ....ir.gpu.tma import MAX_BOX_EXTENT
 from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS, WGMMA_M
 from ....ir.verifier.wgmma import MAX_PENDING
 from ...problems.gemm import SCALED_K, Gemm
+from ...problems.image_window import ImageWindow
 from ...space.columns import Bools, Ints
 from ...space.constraint import Constraint
 from ...space.knob import Knob
@@ -172,6 +173,8 @@ def _shapes(rule: _Rule, gemm: Gemm) -> tuple[Constraint, ...]:
                 lambda s: s.mma_n % (8 * s.accumulators * s.cluster_m) == 0,
             )
         )
+    elif gemm.b_window is not None:
+        rules += _pixel_rules(rule, gemm.b_window)
     elif len(gemm.accumulators) > 1:
         rules.append(
             rule(
@@ -181,6 +184,29 @@ def _shapes(rule: _Rule, gemm: Gemm) -> tuple[Constraint, ...]:
             )
         )
     return tuple(rules)
+
+
+def _pixel_rules(rule: _Rule, window: ImageWindow) -> Iterator[Constraint]:
+    """Yield what B asks for where it is images seen through a window."""
+    row, taps = SWIZZLE_128B_ELEMENTS, window.halo_taps
+    if taps == 1:
+        yield rule(
+            f"tiles have whole rows of {row} channels of a tap: mma_n is a multiple of that",
+            "mma_n",
+            lambda s: s.mma_n % row == 0,
+        )
+    else:
+        yield rule(
+            f"a tile has {row} channels of {taps} taps, which read from one patch: mma_n is {taps * row}",
+            "mma_n",
+            lambda s: s.mma_n == taps * row,
+        )
+    if window.patch:
+        yield rule(
+            "each CTA loads whole patches of pixels: no cluster_m, no cluster_n",
+            "cluster_m cluster_n",
+            lambda s: s.tiles_per_cluster == 1,
+        )
 
 
 def _tensor_memory(rule: _Rule, gemm: Gemm, target: Target) -> tuple[Constraint, ...]:

@@ -292,6 +292,7 @@ class WgmmaMainloop(GemmMainloop[Buffer]):
                 not self.b.along_k,
                 self.a.rows_inside(at["m"] + (first_atom + atom) * WGMMA_M, WGMMA_M),
                 self.b.rows_inside(at["n"], n),
+                self.b.leading_lines,
             )
 
     def release(self, fill: Expr) -> None:
@@ -325,7 +326,11 @@ def can_use_wgmma(gemm: Gemm) -> bool:
 
 def _can_load(gemm: Gemm, load: Load, axis: str) -> bool:
     """Return whether ``k`` and ``axis`` are two indices of the load, one of them the last, as TMA sees it. Rows of a
-    batch that overlap are no dimension there."""
+    batch that overlap are no dimension there. Of images seen through a window by B, return whether im2col loads them
+    for a wgmma that takes rows along ``n``."""
+    if axis == "n" and gemm.b_window is not None:
+        atom = wgmma_atom(gemm)
+        return atom.transposes and can_load_im2col(load, gemm.b_window, atom)
     load, axes = operand_view(load), (gemm.m, gemm.n, gemm.k)
     extents: dict[Expr, int] = {Var(a.name): a.extent for a in axes}
     places = zip(load.indices, load.buffer.shape, strict=True)

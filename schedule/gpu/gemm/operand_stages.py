@@ -3,7 +3,7 @@
 A stage holds ``k_atoms`` rows of 128 bytes along k (64 elements of 16 bits each). Where several CTAs of a cluster need
 the same tile, each of them loads a part of it and multicasts it to all of them. An operand is a matrix, loaded in
 boxes, or images seen through a window. An atom of images is a row of channels of one tap, and they are loaded by im2col
-or in boxes of patches of pixels.
+or in boxes of patches of pixels. Where ``k`` counts pixels, the rows of channels lie along the axis.
 
 TMA takes longer to bring zeros for a row outside of a matrix than to bring a row: an H200 took 46 us for 150x6144x4096
 with tiles of 128 rows, not 27. So of a tile that a matrix fills in part only its rows arrive. Whatever is in the places
@@ -11,7 +11,7 @@ of the others, their products are not stored.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from ....ir.buffer import Buffer, Layout, MemoryScope
@@ -23,6 +23,7 @@ from ....ir.rewrite import substitute
 from ....te.functions import equal
 from ...problems.gemm import Gemm
 from ...problems.image_window import TAP, ImageWindow
+from ...problems.weight_gradient import column_of
 from ..tma_view import ending_at, moved_dimensions, operand_view
 from .k_atoms import joined_groups, row_depth
 from .mma_atom import wgmma_atom
@@ -63,11 +64,12 @@ class OperandStages:
 
     ``buffer`` is (stage, k atom, place, k) where rows lie ``along_k``. Where patches of pixels have a halo, it has one
     k atom, and lines instead of places. Where rows lie along ``axis``, it is (stage, k atom, 64 places, k, place), of
-    16-bit elements. The tiles of several ``loads`` (those of the B of several accumulators) follow one
-    another along the axis. ``window``: how the one load is read where it is from images; None where it is from a
-    matrix. ``joined_groups``: how many groups the places of ``axis`` belong to, if each has a part of k alone. A row
-    ``along_k`` has the places of its group where a row of A has them, and zeros elsewhere. ``end``: how many rows
-    ``along_k`` there are, where tiles may go beyond the last one.
+    16-bit elements; taps that share a patch with a halo have its lines as ``k``. The tiles of several ``loads`` (those
+    of the B of several accumulators) follow one another along the axis. ``window``: how the one load is read where it
+    is from images, or by patches of their pixels; None where it is from a matrix. ``joined_groups``: how many groups
+    the places of ``axis`` belong to, if each has a part of k alone. A row ``along_k`` has the places of its group where
+    a row of A has them, and zeros elsewhere. ``end``: how many rows ``along_k`` there are, where tiles may go beyond
+    the last one.
     """
 
     buffer: Buffer
@@ -79,6 +81,13 @@ class OperandStages:
     window: ImageWindow | None = None
     joined_groups: int = 1
     end: int | Expr | None = None
+
+    @property
+    def leading_lines(self) -> int | None:
+        """How many lines apart the taps of a patch with a halo begin; None where rows of 64 places have no lines in
+        common."""
+        shared = self.window is not None and not self.along_k and self.window.halo_taps > 1
+        return self.window.tap_lines if self.window is not None and shared else None
 
     @property
     def stage_bytes(self) -> int:
@@ -139,7 +148,7 @@ class OperandStages:
         ``k``."""
         part, first, line = self._part, self._first, self.buffer.shape[-1]
         for number, load in enumerate(self.loads):
-            if self.window is not None:
+            if self.window is not None and self.along_k:
                 corner = {**at, self.axis: at[self.axis] + first}
                 yield from _image_boxes(load, self.window, corner, part, first, line)
                 continue
@@ -153,8 +162,15 @@ class OperandStages:
             atoms = self.buffer.shape[2] // len(self.loads)
             for n in range(atoms):
                 corner = {**at, self.axis: at[self.axis] + n * SWIZZLE_128B_ELEMENTS, "k": at["k"] + first}
-                extents = {self.axis: SWIZZLE_128B_ELEMENTS, "k": part}
-                yield _box(load, corner, extents, (index(number * atoms + n), first, index(0)))
+                target, row = (index(number * atoms + n), first, index(0)), SWIZZLE_128B_ELEMENTS
+                if self.window is None:
+                    yield _box(load, corner, {self.axis: row, "k": part}, target)
+                    continue
+                offsets = column_of(self.window, corner[self.axis], row).offsets(self.window)
+                if not self.window.patch:
+                    yield _im2col_box(load, self.window, corner, offsets, (part, row), target)
+                else:
+                    yield _patch_box(load, self.window, corner, offsets, row, target)
 
     @property
     def _part(self) -> int:
@@ -198,21 +214,25 @@ def allocate_stages(
     columns are joined, each has a part of k alone: what lies along its own axis has all groups side by side, so that an
     atom has fewer places of k; what lies along k has whole rows. ``end``: how many places the axis has, where tiles may
     go beyond the last one."""
-    atom, window = wgmma_atom(gemm), gemm.window if axis == "m" else None
+    atom, window = wgmma_atom(gemm), gemm.window if axis == "m" else gemm.b_window
+    if axis == "m" and gemm.b_window is not None and gemm.b_window.patch:
+        window = replace(gemm.b_window, taps=(1,) * len(gemm.b_window.taps))
     name, operands, dtype = ("a", (gemm.a,), atom.a) if axis == "m" else ("b", gemm.all_b, atom.b)
     groups = 1 if axis == "m" else joined_groups(gemm)
     given, side = [o.load for o in operands if o.load is not None], LINE_BYTES // dtype.bytes
     whole_k = {"k": row_depth(gemm)}
     loads = tuple(ending_at(operand_view(load), whole_k) if window is None else load for load in given)
-    along_k = window is not None or loads[0].indices[-1] == Var("k")
+    along_k = (axis == "m" and gemm.window is not None) or loads[0].indices[-1] == Var("k")
     lines = side // groups
     shape: tuple[int, ...] = (-(-extent // side) * len(loads), lines, side)
     strides: tuple[int, ...] = (lines * side, side, 1)
-    if window is not None and window.halo is not None:
+    if window is not None and window.halo_taps > 1 and not along_k:
+        shape = (1, window.patch_lines, side)
+    elif window is not None and window.halo is not None and along_k:
         k_atoms, shape, strides = 1, (extent // prod(window.patch) * window.patch_lines, side), (side, 1)
     elif along_k:
         shape, strides = (extent * len(loads), side), (side, 1)
-    k_atom = shape[0] * strides[0]
+    k_atom = prod(shape)
     layout = Layout((k_atoms * k_atom, k_atom, *strides), tma_swizzle(dtype))
     buffer = w.allocate(name, (stages, k_atoms, *shape), dtype, MemoryScope.SHARED, layout)
     end = end if along_k and window is None and groups == 1 else None
@@ -237,20 +257,45 @@ def _image_boxes(
     by im2col, or a box for each patch. They go to rows from ``first`` on."""
     offsets = tuple(substitute(i, at) for i in window.offsets(Var(TAP)))
     if not window.patch:
-        corner = tuple(substitute(i, at) for i in load.indices)
-        im2col = Im2col(window.lower, window.positions, window.strides)
-        yield TmaBox(load.buffer, corner, (rows, channels), (first, index(0)), im2col, offsets)
+        yield _im2col_box(load, window, at, offsets, (rows, channels), (first, index(0)))
         return
-    pixels, sides = prod(window.patch), list(window.patch)
+    pixels = prod(window.patch)
+    for patch in range(rows // pixels):
+        here = {**at, "m": at["m"] + patch * pixels}
+        line = first // pixels * window.patch_lines if window.halo is not None else first
+        yield _patch_box(load, window, here, offsets, channels, (line + patch * window.patch_lines, index(0)))
+
+
+def _im2col_box(
+    load: Load,
+    window: ImageWindow,
+    at: Mapping[str, Expr],
+    offsets: tuple[Expr, ...],
+    extents: tuple[int, int],
+    target: tuple[Expr, ...],
+) -> TmaBox:
+    """Return the (pixels, channels) of ``extents`` that so many positions from ``at`` on see so far from there."""
+    corner = tuple(substitute(i, at) for i in load.indices)
+    im2col = Im2col(window.lower, window.positions, window.strides)
+    return TmaBox(load.buffer, corner, extents, target, im2col, offsets)
+
+
+def _patch_box(
+    load: Load,
+    window: ImageWindow,
+    at: Mapping[str, Expr],
+    offsets: tuple[Expr, ...],
+    channels: int,
+    target: tuple[Expr, ...],
+) -> TmaBox:
+    """Return so many channels of the patch at ``at``, with its halo, so far from there."""
+    sides = list(window.patch)
     if window.halo is not None:
         sides[window.halo + 1] += (window.halo_taps - 1) * window.dilations[window.halo]
-    for patch in range(rows // pixels):
-        number, *start, channel = (substitute(i, {**at, "m": at["m"] + patch * pixels}) for i in load.indices)
-        moved = tuple(i + offset for i, offset in zip(start, offsets, strict=True))
-        line = first // pixels * window.patch_lines if window.halo is not None else first
-        box = moved_dimensions(Load(load.buffer, (number, *moved, channel)), window.patch_order)
-        extents = (*(sides[n] for n in window.patch_order), channels)
-        yield TmaBox(box.buffer, box.indices, extents, (line + patch * window.patch_lines, index(0)))
+    number, *start, channel = (substitute(i, at) for i in load.indices)
+    moved = (i + offset for i, offset in zip(start, offsets, strict=True))
+    box = moved_dimensions(Load(load.buffer, (number, *moved, channel)), window.patch_order)
+    return TmaBox(box.buffer, box.indices, (*(sides[n] for n in window.patch_order), channels), target)
 
 
 def _box(load: Load, at: Mapping[str, Expr], extents: Mapping[str, int], target: tuple[Expr, ...]) -> TmaBox:

@@ -67,6 +67,8 @@ def unit_cycles(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> UnitCycl
         rows = np.asarray(stage_lines(gemm, tile_m, sizes.k_atoms), np.float64) * (LINE_BYTES * _lines_of_a_row(gemm))
     loaded = 1 / np.where(sizes.resident_b == 1, sizes.tile_iterations, 1)
     a, b = rows / sizes.cluster_n, columns / sizes.cluster_m * block_k * element * loaded
+    if gemm.b_window is not None and gemm.b_window.halo is not None:
+        b = np.asarray(sizes.k_atoms * gemm.b_window.patch_lines * LINE_BYTES, np.float64)
     share = _multiplied_share(gemm, sizes)
     of_a, of_b = _readers(gemm, sizes)
     busy = sizes.blocks / (sizes.active_ctas_per_sm * peaks.multiprocessors)

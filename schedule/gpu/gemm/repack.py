@@ -64,7 +64,8 @@ def repack_views(w: FreshNameWriter, gemm: Gemm) -> tuple[Gemm, tuple[Buffer, ..
 def _loaded(gemm: Gemm, operand: Operand, as_view: bool) -> Load | None:
     """Return the load of an operand, as TMA sees it if it is wanted so. Images seen through a window stay as they
     are."""
-    if operand.load is None or not as_view or (gemm.window is not None and operand == gemm.a):
+    seen = gemm.a if gemm.window is not None else gemm.b if gemm.b_window is not None else None
+    if operand.load is None or not as_view or operand == seen:
         return operand.load
     return operand_view(operand.load)
 

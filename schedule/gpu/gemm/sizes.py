@@ -56,8 +56,8 @@ GROUP_SCALE_COLUMNS = 16
 columns take 12."""
 TENSOR_MEMORY_BYTES = 48
 """The barriers of accumulators in tensor memory, and its address, take so many bytes more."""
-MOST_UNITS = 8
-"""Stream-K splits a tile into so many units at most."""
+MOST_UNITS, MOST_PIXEL_UNITS = 8, 64
+"""Stream-K splits a tile into so many units at most, or into so many where k counts pixels, which are many."""
 UNIT_STORE_K_ITERS = 8
 """To store the partial sums of a unit, and to add them up, takes about as long as so many k iterations."""
 PRODUCER_REGISTERS = 40
@@ -202,7 +202,7 @@ def gemm_sizes(gemm: Gemm, target: Target, columns: Columns) -> GemmSizes[Ints]:
     """Return the sizes of all settings in ``columns``."""
     knobs = {knob.name: columns.ints(knob.name) for knob in KNOBS}
     knobs["k_atoms"] = knobs["k_atoms"] * halo_taps(gemm)
-    if gemm.along_m and gemm.window is None:  # sides are swapped
+    if gemm.along_m and gemm.window is None and gemm.b_window is None:  # sides are swapped
         knobs["mma_n"] = even_mma_n(gemm.n.extent, knobs["mma_n"])
     return _SizesInParts(gemm, target, knobs)
 
@@ -241,7 +241,10 @@ def _grid(gemm: Gemm, target: Target, s: _Sizes) -> _Sizes:
         busy_iterations = _ceil(likely, together * tiles_per_iteration)
     stream_k = s["stream_k"] == 1
     nothing = (np.zeros_like(k_iters),) * 3
-    whole, unit_k_iters, units = shared_tiles(cluster_tiles, k_iters, together) if stream_k.any() else nothing
+    whole, unit_k_iters, units = nothing
+    if stream_k.any():
+        most = MOST_UNITS if gemm.b_window is None else MOST_PIXEL_UNITS
+        whole, unit_k_iters, units = shared_tiles(cluster_tiles, k_iters, together, most_units=most)
     tile_iterations = np.where(stream_k, whole, tile_iterations)
     of_stream_k = np.where(whole > 0, np.where(units > 0, together, clusters), np.minimum(units, together))
     clusters = np.where(stream_k, of_stream_k, clusters)
@@ -259,9 +262,9 @@ def _grid(gemm: Gemm, target: Target, s: _Sizes) -> _Sizes:
     }
 
 
-def shared_tiles(tiles: Ints, k_iters: Ints, ctas: Ints) -> tuple[Ints, Ints, Ints]:
+def shared_tiles(tiles: Ints, k_iters: Ints, ctas: Ints, *, most_units: int = MOST_UNITS) -> tuple[Ints, Ints, Ints]:
     """Return what stream-K makes of so many tiles: how many whole tiles a CTA computes, of how many k iterations a unit
-    of the others is, and how many units there are.
+    of the others is, and how many units there are. A tile has ``most_units`` at most.
 
     The others are split into so many parts that all units take as short as possible. They are not split where that
     gains nothing, unless no CTA has a whole tile. Where a CTA has several units, all are equally long: the compiler
@@ -271,7 +274,7 @@ def shared_tiles(tiles: Ints, k_iters: Ints, ctas: Ints) -> tuple[Ints, Ints, In
     others = np.maximum(tiles - whole * ctas, 0)
     unit_k_iters = k_iters
     least = np.where(whole > 0, k_iters, np.iinfo(np.int64).max)
-    for parts in range(2, MOST_UNITS + 1):
+    for parts in range(2, most_units + 1):
         unit = _ceil(k_iters, parts)
         rounds = _ceil(others * _ceil(k_iters, unit), ctas)
         taken = rounds * (unit + UNIT_STORE_K_ITERS)
@@ -403,7 +406,10 @@ def b_along_k(gemm: Gemm) -> bool:
 
 def _stage_columns(gemm: Gemm, mma_n: Ints) -> Ints:
     """Return how many columns of B a stage holds for each place of k. They are whole swizzled rows where B lies along
-    ``n``. Of several groups, each column has a part of k alone."""
+    ``n``, some of which overlap where taps read from one patch of pixels. Of several groups, each column has a part of
+    k alone."""
+    if gemm.b_window is not None and gemm.b_window.halo is not None:
+        return np.full_like(mma_n, gemm.b_window.patch_lines)
     if b_along_k(gemm):
         return mma_n
     return _ceil(mma_n, SWIZZLE_128B_ELEMENTS) * (SWIZZLE_128B_ELEMENTS // joined_groups(gemm))
