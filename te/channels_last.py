@@ -7,7 +7,7 @@
         Y[n, o, y, x] = Y'[n, y, x, o]
 
 Matrix units multiply rows of channels. Each line is a *step*, a workload of its own, and together they compute what the
-workload does. There are up to three decompositions:
+workload does. There are up to four decompositions:
 
     patches             what windows see is copied, where that is no more than the images: windows that do not overlap.
                         What is left is a product of matrices, whose results lie as they should. Patches are
@@ -16,6 +16,8 @@ workload does. There are up to three decompositions:
                         of 32 bits, and floats of 16 bits whose rows have whole vectors of 16 bytes
     channels_last       results are copied too, and so is what is added to them with channels first (a residual)
     channels_last_sums  the sums are stored with channels last, and what follows them is done where they are copied
+    pixels_summed       of a gradient towards filters, which sums over pixels: both factors are copied with their own
+                        channels last (in the others, its images become channels, and channels images)
 
 Convolutions are known by how axes stand to each other. Names play no part, and there may be any number of dimensions,
 strides, dilations, paddings and groups. A transposed convolution is one, too.
@@ -47,7 +49,7 @@ Decomposition = tuple[str, tuple[Workload, ...]]
 
 
 def channels_last_steps(workload: Workload) -> list[Decomposition]:
-    """Return the decompositions of a convolution with channels first, in the order above, at most three. The steps of
+    """Return the decompositions of a convolution with channels first, in the order above, at most four. The steps of
     each run one after the other: the last one has the outputs of the workload, and the others have tensors that later
     ones read. There are none where the workload is no such convolution, or a depthwise one."""
     if workload.dynamic or workload.skews:
@@ -341,10 +343,23 @@ def _write_channels_last_sums(steps: _Steps, c: _Convolution) -> bool:
     return True
 
 
+def _write_pixels_summed(steps: _Steps, c: _Convolution) -> bool:
+    summed, new = {a.name for a in c.total.reduce_axes}, dict[Load, Load]()
+    for load in (c.image.load, c.filters.load):
+        own = [d for d, i in enumerate(load.indices) if isinstance(i, Var) and i.name not in summed]
+        if len(own) != 1 or own[0] == len(load.indices) - 1 or c.image.dims((c.channel,)) != [0]:
+            return False
+        new[load] = steps.copied(load, _with_last(len(load.indices), own))
+    sums = replace(c.total, body=map_loads(c.total.body, lambda load: new.get(load, load)))
+    steps.add([sums, *steps.rest], steps.whole.outputs)
+    return True
+
+
 _WRITERS: dict[str, Callable[[_Steps, _Convolution], bool]] = {
     "patches": _write_patches,
     "channels_last_in": _write_channels_last_in,
     "channels_last": _write_channels_last,
     "channels_last_sums": _write_channels_last_sums,
+    "pixels_summed": _write_pixels_summed,
 }
 """Each adds the steps of a decomposition, and returns whether it makes sense."""

@@ -234,3 +234,20 @@ def test_the_channels_of_a_gradient_towards_filters_are_its_images(results: str,
     *copies, sums, _ = dict(channels_last_steps(workload))["channels_last"]
     assert (7, 8, 8, 6) in [b.shape for step in copies for b in step.output_buffers]
     assert sums.output_buffers[0].shape == (7, 3, 3, 5)
+
+
+def test_a_gradient_with_channels_first_is_one_of_copies_with_channels_last() -> None:
+    workload = parse_workload(
+        "D: float16[3, 5, 4, 4]\nX: float16[3, 7, 8, 8]\nS[k, c, r < 3, s < 3] = sum over n < 3, y < 4, x < 4 of "
+        "float32(D[n, k, y, x]) * select(2 * y + r >= 1 and 2 * x + s >= 1 and 2 * y + r < 9 and 2 * x + s < 9, "
+        "float32(X[n, c, 2 * y + r - 1, 2 * x + s - 1]), 0.0)\nG[k, c, r, s] = float16(S[k, c, r, s])"
+    )
+    assert "pixels_summed" in _assert_steps_agree(workload)
+    *copies, sums = dict(channels_last_steps(workload))["pixels_summed"]
+    assert [b.shape for step in copies for b in step.output_buffers] == [(3, 8, 8, 7), (3, 4, 4, 5)]
+    assert sums.output_buffers[0].shape == (5, 7, 3, 3)
+
+
+def test_no_pixels_are_summed_where_channels_are_last_or_numbers_are_not_first() -> None:
+    assert not any("pixels_summed" in _names(_filter_gradient(order, 1, False)) for order in ("krsc", "kcrs"))
+    assert "pixels_summed" not in _names(parse_workload(LINES))
