@@ -13,7 +13,7 @@ workload does. There are up to four decompositions:
                         What is left is a product of matrices, whose results lie as they should. Patches are
                         [n, y, x, c, r, s] where windows see some bytes side by side, else [n, c, r, s, y, x]
     channels_last_in    images and filters are copied, and the convolution stores its results with channels first: those
-                        of 32 bits, and floats of 16 bits whose rows have whole vectors of 16 bytes
+                        of 32 bits, floats of 16 bits whose rows have whole vectors of 16 bytes, and phases
     channels_last       results are copied too, and so is what is added to them with channels first (a residual)
     channels_last_sums  the sums are stored with channels last, and what follows them is done where they are copied
     pixels_summed       of a gradient towards filters, which sums over pixels: both factors are copied with their own
@@ -274,7 +274,8 @@ def _write_channels_last_in(steps: _Steps, c: _Convolution) -> bool:
     types = [b.dtype for b in steps.whole.output_buffers]
     stored = [t.bits == 32 or (t.bits == 16 and t.is_float and vectors) for t in types]
     single = c.depth == 1  # filters of one channel look like images whose rows are channels
-    if "patches" in steps.others or (c.filter_axes and (c.phases or single or not all(stored))):
+    places = prod(a.extent for a in c.total.reduce_axes) // c.depth  # phases of one place look like filters
+    if "patches" in steps.others or (c.filter_axes and (single or not (places > 1 if c.phases else all(stored)))):
         return False
     steps.add([steps.sums(c), *steps.rest], steps.whole.outputs)
     return True

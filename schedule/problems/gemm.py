@@ -69,11 +69,29 @@ class Result:
         """Return the stride along ``axis``, in elements."""
         return element_form(Load(self.tensor, self.indices)).coefficient(axis)
 
+    @property
+    def phases(self) -> int:
+        """How many members of the batch have an element between neighbours along ``m`` in the last dimensions, itself
+        counted: the phases of a transposed convolution. 1 where it is anything else."""
+        terms = self._phased.terms.items()
+        if any("n" in free_variables(term) for term, _ in terms):
+            return 1
+        return min((step for term, step in terms if "m" in free_variables(term)), default=1)
+
+    @property
+    def _phased(self) -> LinearForm:
+        """The last index. If it is a phase, the one before it is joined to it."""
+        *outer, last = self.indices
+        if not outer or not isinstance(last, Var) or last.name in ("m", "n"):
+            return linear_form(last)
+        return linear_form(outer[-1]).scaled(self.tensor.shape[-1]) + linear_form(last)
+
     def digits_before(self, pixel: Expr) -> int | None:
         """Return how many neighbours are a digit of ``n``, before the next ``pixel`` along the last dimensions; 1 where
-        pixels are neighbours themselves, None where other elements are."""
+        pixels are neighbours themselves, or ``phases`` apart, None where other elements are."""
         *outer, last = self.indices
-        if last == pixel:
+        others = self._phased - linear_form(pixel).scaled(self.phases)
+        if last == pixel or (self.phases > 1 and not any({"m", "n"} & free_variables(term) for term in others.terms)):
             return 1
         if _is_digit(last):
             return self.tensor.shape[-1] if outer[-1:] == [pixel] else None

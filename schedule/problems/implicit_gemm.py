@@ -24,6 +24,9 @@ from ..tile.delinearize import axis_indices, delinearize
 from .gemm import Gemm, Operand, Sides, sides_of
 from .image_window import TAP, ImageWindow
 
+MOST_PHASES = 4
+"""Pixels are stored so many elements apart at most, since each store writes a part of a sector of memory."""
+
 
 def implicit_gemm_of(
     workload: Workload, patch: tuple[int, ...] = (), halo: int | None = None, *, along_n: bool | None = True
@@ -90,14 +93,14 @@ def _is_ordered(product: Gemm, pixel: Expr, along_n: bool) -> bool:
 
 
 def _along(product: Gemm, pixel: Expr) -> bool:
-    """Return whether neighbours in all results are those along ``pixel``, perhaps with a digit of ``n`` between them.
-    They are of 32 or 16 bits; of 16 bits, those digits come in pairs."""
+    """Return whether neighbours in all results are those along ``pixel``, perhaps with a digit of ``n``, or a few
+    phases, between them. They are of 32 or 16 bits; of 16 bits, those digits come in pairs."""
     for r in product.results:
         digits = r.digits_before(pixel)
         pairs = digits == 1 or r.last_digit % 2 == 0 < r.last_digit
         along = any("n" in free_variables(i) for i in r.indices[:-1])
         fits = r.tensor.dtype.bits == 32 or (r.tensor.dtype.bits == 16 and pairs)
-        if not fits or not along or digits is None:
+        if not fits or not along or digits is None or r.phases > MOST_PHASES:
             return False
     return True
 

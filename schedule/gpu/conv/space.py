@@ -329,12 +329,13 @@ def _product(workload: Workload, patch: tuple[int, ...] = (), halo: int | None =
 
 def _implicit_gemm(workload: Workload, patch: tuple[int, ...] = (), halo: int | None = None) -> Gemm | None:
     """Return the product whose results are contiguous along the filters, or else along the pixels. Eight of those are a
-    sector of memory if they are words, or pairs of filters; others are staged."""
+    sector of memory if they are words, or pairs of filters, or share sectors with those of other phases; others are
+    staged."""
     gemm = implicit_gemm_of(workload, patch, halo)
     if gemm is not None:
         return gemm
     gemm = implicit_gemm_of(workload, patch, halo, along_n=False)
-    if gemm is None or all(r.tensor.dtype.bits == 32 or r.last_digit for r in gemm.results):
+    if gemm is None or all(r.tensor.dtype.bits == 32 or r.last_digit or r.phases > 1 for r in gemm.results):
         return gemm
     return gemm if can_store_staged_rows(gemm) else None
 

@@ -263,6 +263,7 @@ def _store_cycles(gemm: Gemm, epilogue_stages: Ints) -> Floats:
         return np.where(epilogue_stages > 0, STORE_CYCLES, 2 * STORE_CYCLES).astype(np.float64)
     words = gemm.results[0].tensor.dtype.bits == 32 or gemm.results[0].last_digit > 0
     direct = 1 if gemm.along_pixels and words else 2 if gemm.n.extent % 2 == 0 else 4
+    direct *= max(result.phases for result in gemm.results) if gemm.along_pixels else 1
     return np.where(epilogue_stages > 0, 2 * STORE_CYCLES, 2 * direct * STORE_CYCLES).astype(np.float64)
 
 

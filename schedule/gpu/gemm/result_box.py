@@ -116,7 +116,8 @@ def _has_pixel_vectors(gemm: Gemm, result: Result) -> bool:
     assert window is not None
     extents = [window.positions[-1], *window.patch[-1:], *result.tensor.strides[:-1]]
     in_order = not window.patch or window.patch_order[-1] == len(window.positions)
-    return in_order and all(n % width == 0 for n in extents) and not (result.last_digit or result.inside)
+    apart = result.last_digit > 0 or result.phases > 1
+    return in_order and all(n % width == 0 for n in extents) and not (apart or result.inside)
 
 
 def reads_sources(gemm: Gemm, result: Result) -> bool:

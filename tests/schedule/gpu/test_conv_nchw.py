@@ -17,7 +17,10 @@ from tilewright.ir.verify import verify
 from tilewright.schedule.gpu.conv.space import CUDA_CONV as SKETCH
 from tilewright.schedule.problems.implicit_gemm import implicit_gemm_of
 from tilewright.te import build as te
+from tilewright.te.channels_last import channels_last_steps
 from tilewright.te.data import random_inputs
+from tilewright.te.operators import OPERATORS
+from tilewright.te.parse import parse_workload
 from tilewright.te.reference import reference
 from tilewright.te.tolerance import tolerance
 from tilewright.te.workload import Workload
@@ -132,6 +135,50 @@ def test_ctas_go_from_tile_to_tile(knobs: dict[str, int]) -> None:
     check(conv(batch=3, height=8), FEW, pixels="halo_1x8x8", mma_n=32, atoms_m=1, **knobs)
 
 
+def gradient(stride: int, size: int, result: str = "float16", filters: int = 40, operand: str = "float16") -> Workload:
+    """The gradient of a 3x3 convolution with a stride and padding 1 towards its image, of NHWC, as NCHW."""
+    count = (size - 1) // stride + 1
+    places = f"(y + 1 - r) // {stride}", f"(x + 1 - s) // {stride}"
+    inside = " and ".join(f"{p.replace('//', '%')} == 0 and {p} >= 0 and {p} < {count}" for p in places)
+    return parse_workload(
+        f"D: {operand}[2, {count}, {count}, 64]\nW: {operand}[64, 3, 3, {filters}]\n"
+        f"G[n, c < {filters}, y < {size}, x < {size}] = sum over r < 3, s < 3, k < 64 of "
+        f"select({inside}, float32(D[n, {', '.join(places)}, k]), 0.0) * float32(W[k, r, s, c])\n"
+        f"Z[n, c, y, x] = {result}(G[n, c, y, x] * 0.5)"
+    )
+
+
+def phased(**changed: Any) -> Workload:
+    """The last step of a transposed convolution with channels first, whose phases are axes of the result."""
+    sizes = {"batch": 2, "channels": 64, "height": 4, "width": 8, "filters": 24, "kernel_h": 4, "kernel_w": 4}
+    workload = OPERATORS["conv2d_transpose"].workload(
+        {**sizes, "stride": 2, "padding": 1, "dtype": "float16", "bias": True, **changed}
+    )
+    return dict(channels_last_steps(workload))["channels_last_in"][-1]
+
+
+PHASES: Mapping[str, tuple[Workload, dict[str, Any]]] = {
+    "gradient": (gradient(2, 16), {"pixels": "im2col"}),
+    "gradient, patches": (gradient(2, 16, "bfloat16"), {"pixels": "1x8x8"}),
+    "gradient, odd pixels": (gradient(2, 15), {"pixels": "im2col", "split_k": 2}),
+    "gradient in float32": (gradient(3, 12, "float32"), {"pixels": "im2col", "stream_k": 1}),
+    "transposed": (phased(), {"pixels": "im2col", "ping_pong": 1, "consumer_warpgroups": 2}),
+    "transposed, residual and groups": (phased(residual=True, groups=2, channels=128), {"pixels": "im2col"}),
+    "transposed, TF32": (phased(dtype="float32", precision="tf32"), {"pixels": "im2col"}),
+}
+
+
+@pytest.mark.parametrize("case", PHASES)
+def test_the_pixels_of_a_phase_are_stored_among_those_of_others(case: str) -> None:
+    workload, knobs = PHASES[case]
+    check(workload, **{"mma_n": 32, "cluster_m": 1, "atoms_m": 1, **knobs})
+
+
+def test_pixels_of_many_phases_are_left_to_a_permutation() -> None:
+    """Each of them would be a store of its own."""
+    assert SKETCH.matches(gradient(4, 16), H200) and not SKETCH.matches(gradient(5, 15), H200)
+
+
 def test_results_of_16_bits_are_stored_where_rows_have_whole_vectors() -> None:
     """Eight of them from registers are half a sector of memory. Others are left to a permutation."""
     assert implicit_gemm_of(conv()) is None and implicit_gemm_of(conv(), along_n=False) is not None
@@ -155,6 +202,14 @@ def test_no_registers_are_spilled() -> None:
     )
     for parameters in cases:
         workload = conv(**{"batch": 16, "channels": 64, "height": 126, "width": 126, **parameters})
-        kernel = SKETCH.lower(workload, H200, schedule_of(SKETCH, workload))
-        (resources,) = build_kernel(kernel, H200).resources.values()
-        assert resources.spill_bytes == 0 and resources.stack_bytes == 0
+        _assert_no_spills(workload)
+
+
+def test_no_registers_are_spilled_where_phases_lie_between_pixels() -> None:
+    _assert_no_spills(gradient(2, 112, filters=128))
+
+
+def _assert_no_spills(workload: Workload) -> None:
+    kernel = SKETCH.lower(workload, H200, schedule_of(SKETCH, workload))
+    (resources,) = build_kernel(kernel, H200).resources.values()
+    assert resources.spill_bytes == 0 and resources.stack_bytes == 0
