@@ -1,7 +1,7 @@
 """Which iterations touch the same elements, and so what may be reordered and what may run in parallel."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -139,10 +139,16 @@ def _form(buffer: Buffer, indices: tuple[Expr, ...], dimension: int, ranges: Ran
     elements."""
     if dimension < len(indices):
         return linear_form(simplify(indices[dimension], ranges))
-    number = LinearForm({})
-    for i, extent in list(zip(indices, buffer.shape, strict=True))[: dimension - len(indices) + 2]:
-        number = number.scaled(extent) + linear_form(simplify(i, ranges))
-    return recombined(number)
+    first = list(zip(indices, buffer.shape, strict=True))[: dimension - len(indices) + 2]
+
+    def number(of: Callable[[Expr], Expr]) -> LinearForm:
+        form = LinearForm({})
+        for i, extent in first:
+            form = form.scaled(extent) + linear_form(of(i))
+        return recombined(form)
+
+    whole = number(lambda i: i)  # simplified digits of a number may no longer look like that
+    return whole if all(isinstance(term, Var) for term in whole.terms) else number(lambda i: simplify(i, ranges))
 
 
 def _split_index(form: LinearForm, own: str, inner: frozenset[str], ranges: Ranges) -> _SplitIndex | None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.schedule.gpu.tiles import workload_of
-from tests.sketch_agreement import check_schedules
+from tests.sketch_agreement import assert_kernel_agrees, check_schedules
 from tilewright.codegen.llvm.architectures import target_named
 from tilewright.core.errors import IllegalSchedule
 from tilewright.core.policy import SpacePolicy
@@ -16,6 +16,7 @@ from tilewright.core.target import Target
 from tilewright.ir.text import kernel_text
 from tilewright.schedule.sketches import SKETCHES
 from tilewright.schedule.space.space import Space
+from tilewright.te.parse import parse_workload
 
 WHOLE_SPACE = SpacePolicy(prune=False)
 AVX2 = Target("llvm", "x86-64", ("avx2", "fma"), threads=2, vector_bytes=32)
@@ -48,6 +49,18 @@ def _space(case: str, policy: SpacePolicy, limit: int = 1_000_000) -> Space:
 def test_every_legal_setting_computes_its_expression(case: str) -> None:
     sketch, target, operator, parameters = CASES[case]
     assert check_schedules(sketch, target, workload_of(operator, **parameters), 1, 2, WHOLE_SPACE) == 2
+
+
+def test_rows_are_cut_where_no_axis_of_theirs_ends() -> None:
+    """Rows of three axes are one number, of which each task has four; 14 rows make a whole one of the last axis."""
+    workload = parse_workload(
+        "P: float32[2, 2, 14, 141]\nO: float32[2, 2, 14, 64]\nT[h, g, i] = sum over t < 141 of P[h, g, i, t]\n"
+        "Y[h, g, i, e] = O[h, g, i, e] / T[h, g, i]"
+    )
+    space = SKETCHES["cpu_loops"].space(workload, AVX2, policy=WHOLE_SPACE)
+    rows = [n for n in range(len(space)) if dict(space.schedule(n).knobs)["rows"] == 4]
+    assert rows
+    assert_kernel_agrees(workload, SKETCHES["cpu_loops"].lower(workload, AVX2, space.schedule(rows[0])), AVX2)
 
 
 @pytest.mark.parametrize("case", CASES)
