@@ -5,10 +5,10 @@ Groups of rows, float16 with channels last but for ``t32``: ``r32`` and ``r1`` t
 ResNet-50 for 32 images and for one, ``m32`` the depthwise and pointwise layers of MobileNetV2 for 32, ``x`` others,
 ``f`` with bias, residual and ReLU fused, ``t32`` layers of ResNet-50 for 32 images and of a U-Net in float32, where
 both sides may round factors to TF32 and filters are K-major; ``n`` layers with channels first, which cuDNN takes as
-they are, too. Bars, short and sustained: ``r32`` to ``x`` together a geometric mean of (best peer / ours) of at least
-1.3 and no row under 1.0; ``f`` 1.3 and no row under 1.05; ``t32`` 1.1 and no row under 1.0; ``n`` 1.3 and no row under
-1.0. Every row is found with 100 candidates in three minutes. Settings: those of ``gpu_table``, and
-``sustained=0``.
+they are, too; ``w`` gradients of layers towards their filters. Bars, short and sustained: ``r32`` to ``x`` together a
+geometric mean of (best peer / ours) of at least 1.3 and no row under 1.0; ``f`` 1.3 and no row under 1.05; ``t32``
+1.1 and no row under 1.0; ``n`` 1.3 and no row under 1.0; ``w`` 1.1 and no row under 1.0. Every row is found with 100
+candidates in three minutes. Settings: those of ``gpu_table``, and ``sustained=0``.
 """
 
 from collections.abc import Callable
@@ -21,12 +21,14 @@ from benchmarks.gpu_table import Row, Table, geometric_mean, measured
 from benchmarks.h200_bars import MOST_TRIALS, Bars, bars_summary, reaches_bars
 from benchmarks.suite import Options, Result
 from benchmarks.torch_peers import Tensors
+from benchmarks.weight_gradients import weight_gradient
 
 _BARS: Bars = {
     "plain": ("rmx", 1.3, 1.0),
     "fused": ("f", 1.3, 1.05),
     "tf32": ("t", 1.1, 1.0),
     "channels_first": ("n", 1.3, 1.0),
+    "weight_gradient": ("w", 1.1, 1.0),
 }
 
 _RESNET50 = (
@@ -50,6 +52,7 @@ _DEPTHWISE = (
 )
 """Pixels along a side, channels, stride."""
 _TF32 = tuple(_RESNET50[n] for n in (0, 2, 6, 7, 10, 12, 16, 18, 22))
+_GRADIENTS = ((28, 128, 256, 3, 1), (56, 64, 64, 3, 1), (14, 256, 256, 3, 1), (56, 128, 128, 3, 2))
 _FUSED = tuple(_RESNET50[n] for n in (2, 3, 7, 10, 12, 13, 14, 16, 19, 22))
 
 
@@ -113,9 +116,10 @@ def _fused(side: int, channels: int, filters: int, kernel: int, stride: int) -> 
     return Row("conv2d", parameters, peer, plain.prepare)
 
 
-def _volume() -> Row:
-    """Return a layer of a network on volumes."""
-    parameters: dict[str, Any] = {"batch": 2, "channels": 64, "depth": 16, "height": 56, "width": 56, "filters": 64}
+def _volume(batch: int, side: int, channels: int) -> Row:
+    """Return a layer of a network on volumes of 16 slices."""
+    parameters: dict[str, Any] = {"batch": batch, "channels": channels, "depth": 16, "filters": 64}
+    parameters |= {"height": side, "width": side}
     parameters |= {"kernel_d": 3, "kernel_h": 3, "kernel_w": 3, "padding": 1, "layout": "NDHWC", "dtype": "float16"}
     return Row("conv3d", parameters, _peer(3, padding=1), _prepared(3, 1))
 
@@ -191,7 +195,8 @@ ROWS: dict[str, Row] = {
     **{f"m32-depthwise-{_name(s, c, c, 3, stride)}": _row(32, s, c, c, 3, stride, c) for s, c, stride in _DEPTHWISE},
     "x-unet-3x3s1-64x64-320-320": _row(2, 64, 320, 320, 3, 1),
     "x-grouped32-3x3s1-28x28-512-512": _row(32, 28, 512, 512, 3, 1, 32),
-    "x-3x3x3-16x56x56-64-64": _volume(),
+    "x-3x3x3-16x56x56-64-64": _volume(2, 56, 64),
+    "x-3x3x3-16x112x112-3-64": _volume(8, 112, 3),
     "x-transposed-4x4s2-14x14-256-128": _transposed(),
     "x-decoder-3x3s1-512x512-128-3": _few_filters(),
     "x-audio-10s5-80000-1-512": _audio(),
@@ -217,6 +222,8 @@ ROWS: dict[str, Row] = {
     "n32-depthwise-3x3s2-112x112-96-96": _channels_first(32, (112, 112), 96, 96, 3, 2, groups=96),
     "n32-depthwise-3x3s1-14x14-512-512": _channels_first(32, (14, 14), 512, 512, 3, 1, groups=512),
     "n8-depthwise-31s1-4000-512-512": _channels_first(8, (4000,), 512, 512, 31, 1, groups=512),
+    **{f"w32-{_name(*layer)}": weight_gradient(32, *layer) for layer in _GRADIENTS},
+    "w32-channels-first-3x3s1-28x28-128-256": weight_gradient(32, *_GRADIENTS[0], channels_first=True),
 }
 
 

@@ -170,6 +170,26 @@ def running_sum(shape: tuple[int, ...], axis: int, dtype: str) -> OddRow:
     return OddRow("scan", parameters, lambda x: torch.cumsum(x, axis))
 
 
+def segment_sum(terms: int, columns: int, elements: int) -> OddRow:
+    """Of rows that belong to elements. The peer adds them in any order."""
+    text = f"T: int32[{terms}]\nX: float32[{terms}, {columns}]\n"
+    text += f"Y[v < {elements}, d < {columns}] = sum over e < {terms} of select(int64(T[e]) == v, X[e, d], 0.0)"
+
+    def peer(where: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(elements, columns, device=x.device).index_add_(0, where.long(), x)
+
+    return OddRow(None, {"text": text}, peer)
+
+
+def embedding_gradient(terms: int, columns: int, elements: int) -> OddRow:
+    row = segment_sum(terms, columns, elements)
+
+    def peer(where: torch.Tensor, x: torch.Tensor) -> object:
+        return torch.ops.aten.embedding_dense_backward(x, where.long(), elements, -1, False)
+
+    return OddRow(None, row.parameters, peer)
+
+
 F16, F32 = "float16", "float32"
 
 GPU_ROWS: Mapping[str, OddRow] = {
@@ -207,6 +227,8 @@ GPU_ROWS: Mapping[str, OddRow] = {
     "odd-pad-64x3x500x500": padded(64, 3, 500, 6, F16),
     "odd-cumsum-8x4000000-f32": running_sum((8, 4_000_000), 1, F32),
     "odd-cumsum-1x10000000-f32": running_sum((1, 10_000_000), 1, F32),
+    "odd-segment_sum-200000x128-20000-f32": segment_sum(200_000, 128, 20_000),
+    "odd-embedding_gradient-32768x768-50000-f32": embedding_gradient(32768, 768, 50_000),
 }
 
 CPU_ROWS: Mapping[str, OddRow] = {
@@ -223,4 +245,5 @@ CPU_ROWS: Mapping[str, OddRow] = {
     "odd-conv2d_5x5-28": convolution((1, 96, 28, 28), 5, 1, "NCHW", F32),
     "odd-conv2d_groups_8-28": convolution((1, 128, 28, 28), 3, 8, "NCHW", F32),
     "odd-depthwise_5x5-28": convolution((1, 96, 28, 28), 5, 96, "NCHW", F32),
+    "odd-segment_sum-50000x64-5000": segment_sum(50_000, 64, 5000),
 }
