@@ -13,8 +13,7 @@ def ceil_div(a: int | Ints, b: int | Ints) -> Ints:
 def idle_share(tasks: Ints, threads: int) -> Floats:
     """Return the share of the threads' time in which they have no task, float64[n]: the last round may not occupy them
     all."""
-    share: Floats = 1 - tasks / (threads * ceil_div(tasks, threads))
-    return share
+    return 1 - tasks / (threads * ceil_div(tasks, threads))
 
 
 NORM = 4
@@ -24,5 +23,4 @@ NORM = 4
 def overlapped(*seconds: Floats | float) -> Floats:
     """Return what parts that overlap take together: little more than the slowest. A maximum would rank settings alike
     that differ in the other parts. An output that is slow to write would hide that one of two threads has no task."""
-    joined: Floats = np.asarray(sum(s**NORM for s in seconds), np.float64) ** (1 / NORM)
-    return joined
+    return np.asarray(sum(s**NORM for s in seconds), np.float64) ** (1 / NORM)

@@ -79,8 +79,7 @@ def memory_bound_seconds(peaks: GpuPeaks, traffic: MemoryTraffic) -> Floats:
     body = np.maximum(body, peaks.seconds(1.0) * BLOCK_CYCLES * blocks)
     exposed = EXPOSED * (resources.sum(axis=0) - slowest + rounds * LOAD_LATENCY_SECONDS) / resident
     tail = TAIL * body / rounds
-    seconds: Floats = peaks.launch_seconds + body + exposed + tail
-    return seconds
+    return peaks.launch_seconds + body + exposed + tail
 
 
 def _resource_seconds(peaks: GpuPeaks, traffic: MemoryTraffic, busy: Floats) -> Floats:

@@ -53,5 +53,4 @@ def _wave_efficiency(gemm: Gemm, sizes: MultistageSizes[Ints], multiprocessors: 
     """Return which share of the multiply-adds of all waves the result needs."""
     needed = gemm.m.extent * gemm.n.extent * prod(a.extent for a in gemm.batch)
     tiles = tiles_per_sm(sizes, multiprocessors)
-    share: Floats = needed / (tiles * multiprocessors * sizes.tile_m * sizes.tile_n / sizes.split_k)
-    return share
+    return needed / (tiles * multiprocessors * sizes.tile_m * sizes.tile_n / sizes.split_k)

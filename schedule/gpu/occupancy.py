@@ -99,13 +99,11 @@ class GpuLimits:
     def waves(self, blocks: Whole, resident: Whole, multiprocessors: int) -> Floats:
         """Return how many waves it takes until all ``blocks`` have run, ``resident`` at once on each multiprocessor."""
         at_once = np.maximum(np.asarray(resident, np.float64) * multiprocessors, 1)
-        waves: Floats = np.asarray(blocks, np.float64) / at_once
-        return waves
+        return np.asarray(blocks, np.float64) / at_once
 
 
 def _up(value: Ints, unit: int) -> Ints:
-    rounded: Ints = -(-value // unit) * unit
-    return rounded
+    return -(-value // unit) * unit
 
 
 MOST_BLOCKS = (1 << 31) - 1

@@ -39,20 +39,17 @@ def seconds_in_waves(work: Ints, at_once: Ints, wave_seconds: WaveSeconds) -> Fl
     """Return how long ``work`` CTAs (or clusters) take, ``at_once`` of them at a time; the last wave has what is
     left."""
     full_waves, left = np.divmod(work, np.maximum(at_once, 1))
-    seconds: Floats = full_waves * wave_seconds(np.maximum(at_once, 1))
-    return seconds + np.where(left > 0, wave_seconds(left), 0.0)
+    return full_waves * wave_seconds(np.maximum(at_once, 1)) + np.where(left > 0, wave_seconds(left), 0.0)
 
 
 def bytes_for_run(contiguous_bytes: Ints) -> Floats:
     """Return how many bytes memory could move in the time of a run of contiguous ones: more than the run has, where it
     is shorter than a cache line."""
     moved = np.maximum(contiguous_bytes, SECTOR_BYTES)
-    found: Floats = moved * (LINE_BYTES / np.minimum(moved, LINE_BYTES)) ** PARTIAL_LINE_EXPONENT
-    return found
+    return moved * (LINE_BYTES / np.minimum(moved, LINE_BYTES)) ** PARTIAL_LINE_EXPONENT
 
 
 def overlapped_seconds(*seconds: NDArray[np.floating[Any]]) -> Floats:
     """Return how long several things take that go on at once: the longest of them, and more where others are nearly as
     long, since these hide one another only in part. The exponent is a guess."""
-    together: Floats = np.sum([each**4 for each in seconds], axis=0) ** 0.25
-    return together
+    return np.sum([each**4 for each in seconds], axis=0) ** 0.25

@@ -256,8 +256,7 @@ def allocate_partials(w: Writer, gemm: Gemm, warps_k: int, columns: int, dtype: 
 
 def partial_bytes(m: int, warps_k: Whole, columns: Whole) -> Ints:
     """Return what ``allocate_partials`` takes in float32."""
-    taken: Ints = 4 * m * np.asarray(warps_k, np.int64) * (np.asarray(columns, np.int64) + PADDING)
-    return taken
+    return 4 * m * np.asarray(warps_k, np.int64) * (np.asarray(columns, np.int64) + PADDING)
 
 
 def reduce_columns(w: Writer, s: ColumnSlice, partials: Buffer) -> None:

@@ -202,8 +202,7 @@ def _values(expr: Expr, at: Mapping[str, NDArray[np.int64]]) -> NDArray[np.int64
         case Var(name=name):
             return at[name]
         case Binary(op=op, a=a, b=b):
-            result: NDArray[np.int64] = _NUMPY[op](_values(a, at), _values(b, at))
-            return result
+            return _NUMPY[op](_values(a, at), _values(b, at))
         case Const(value=value):
             return np.full_like(next(iter(at.values())), int(value))
     raise AssertionError(f"{type(expr).__name__} is no index arithmetic")

@@ -136,8 +136,7 @@ class GroupedRows:
     def most_tiles(self, rows: int, tile: int | NDArray[np.int64]) -> NDArray[np.int64]:
         """Return how many tiles of ``tile`` rows the groups can have at most. Each tile has rows of one group."""
         filled = min(self.count, rows)
-        most: NDArray[np.int64] = (rows - filled) // np.asarray(tile, np.int64) + filled
-        return most
+        return (rows - filled) // np.asarray(tile, np.int64) + filled
 
     def likely_tiles(self, rows: int, tile: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return how many tiles groups of usual sizes have."""

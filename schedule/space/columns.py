@@ -47,15 +47,13 @@ class Columns:
         """Return where a knob has the value, bool[n]."""
         for position, knob in enumerate(self.knobs):
             if knob.name == name:
-                hits: Bools = np.array([v == value for v in knob.values])[self.codes[:, position]]
-                return hits
+                return np.array([v == value for v in knob.values])[self.codes[:, position]]
         return np.full(len(self), self.defaults[name] == value)
 
     @property
     def plainest(self) -> Bools:
         """Where every knob has its first value, bool[n]."""
-        plainest: Bools = (self.codes == 0).all(axis=1)
-        return plainest
+        return (self.codes == 0).all(axis=1)
 
     def kept(self, rows: Bools) -> "Columns":
         return Columns(self.knobs, self.codes[rows], self.defaults)

@@ -17,5 +17,4 @@ def best_by_prior(prior: Floats, candidates: Bools, most: int, within: float = i
     if not len(ordered):
         return candidates
     bound = min(float(ordered[min(most, len(ordered)) - 1]), float(ordered[0]) * within)
-    best: Bools = candidates & (prior <= bound)
-    return best
+    return candidates & (prior <= bound)

@@ -101,8 +101,7 @@ class BlockedProduct:
         """Return how much longer the panels of a task take than their multiply-adds at the peak rate, float64[n]."""
         kernel, narrow = self.micro_kernel, s.last_vectors < s.vectors
         whole, last = kernel.slowdown(s.mr, s.vectors), kernel.slowdown(s.mr, s.last_vectors, IN_FLIGHT)
-        slower: NDArray[np.float64] = whole + np.where(narrow, s.last_vectors * kernel.lanes / s.nc * (last - whole), 0)
-        return slower
+        return whole + np.where(narrow, s.last_vectors * kernel.lanes / s.nc * (last - whole), 0)
 
     def sizes(self, c: Columns) -> CpuGemmSizes[Ints]:
         """Return the sizes that settings imply."""
@@ -177,8 +176,7 @@ class BlockedProduct:
         pitch = step * self.micro_kernel.packed_bytes
         if pitch % (PAGE_BYTES if self.micro_kernel.register_rows > 1 else CONFLICT_BYTES):
             return np.zeros(len(use.rows), dtype=bool)
-        scattered: Bools = use.in_place & (use.rows * gcd(pitch, PAGE_BYTES) > WAYS * PAGE_BYTES)
-        return scattered
+        return use.in_place & (use.rows * gcd(pitch, PAGE_BYTES) > WAYS * PAGE_BYTES)
 
     def _elements(self, operand: Operand, *own: Axis) -> int:
         return prod(a.extent for a in (*own, self.gemm.k, *batch_of(operand, self.gemm)))

@@ -65,16 +65,14 @@ class MicroKernel:
     def loads_per_operation(self, mr: Ints, vectors: Ints) -> NDArray[np.float64]:
         """Registers loaded for each instruction that multiplies, float64[n]."""
         blocks = mr // self.register_rows
-        loads: NDArray[np.float64] = (blocks + vectors) / (blocks * vectors)
-        return loads
+        return (blocks + vectors) / (blocks * vectors)
 
     def fits(self, mr: Ints, vectors: Ints) -> Bools:
         """Return whether the registers hold the accumulators, a row of B and what is held of A, bool[n].
 
         One register is enough for A on vectors, where each element is broadcast in turn. A tile holds all of its rows.
         """
-        fitting: Bools = self._needed(mr, vectors) <= self.registers
-        return fitting
+        return self._needed(mr, vectors) <= self.registers
 
     def _needed(self, mr: Ints, vectors: Ints) -> Ints:
         """Registers for all of a register tile, int64[n]."""
@@ -88,5 +86,5 @@ class MicroKernel:
         """
         waiting = np.maximum((self.busy if busy is None else busy) / self.accumulators(mr, vectors), 1)
         spilled = (self._needed(mr, vectors) >= self.registers) & (self.register_rows == 1)
-        slower: NDArray[np.float64] = waiting * (1 + LOAD_COST * self.loads_per_operation(mr, vectors))
+        slower = waiting * (1 + LOAD_COST * self.loads_per_operation(mr, vectors))
         return slower * np.where(spilled, SPILL_COST, 1)

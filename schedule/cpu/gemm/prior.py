@@ -38,8 +38,7 @@ def joined(*parts: NDArray[np.floating[Any]]) -> Seconds:
     """Return what parts of a blocked product take together, float64[n]: the root of the sum of their squares, as
     measured on an Intel Xeon with AVX-512. Multiply-adds hide loads and prefetches less well than a copy hides
     arithmetic (``overlapped``)."""
-    seconds: Seconds = np.sqrt(sum(part**2 for part in parts))
-    return seconds
+    return np.sqrt(sum(part**2 for part in parts))
 
 
 def first_panel_seconds(product: BlockedProduct, s: CpuGemmSizes[Ints], peaks: CpuPeaks) -> Seconds:
@@ -48,8 +47,7 @@ def first_panel_seconds(product: BlockedProduct, s: CpuGemmSizes[Ints], peaks: C
     if not product.is_constant(product.gemm.b):
         return np.zeros(len(s.nr), dtype=np.float64)
     threads = np.minimum(s.tasks, product.target.threads)
-    seconds: Seconds = threads * panel_bytes(product, s) / peaks.read_bytes_per_second
-    return seconds
+    return threads * panel_bytes(product, s) / peaks.read_bytes_per_second
 
 
 def multiply_seconds(product: BlockedProduct, s: CpuGemmSizes[Ints], peaks: CpuPeaks) -> Seconds:
@@ -68,8 +66,7 @@ def panel_seconds(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints], pe
     reads from the second one: float64[n]."""
     _, b = product.uses(c, s)
     far = (panel_bytes(product, s) > L1_BYTES) & (product.micro_kernel.register_rows == 1)
-    seconds: Seconds = np.where(far, operand_bytes(product, b) * b.passes, 0.0) / peaks.l2_read_bytes_per_second
-    return seconds
+    return np.where(far, operand_bytes(product, b) * b.passes, 0.0) / peaks.l2_read_bytes_per_second
 
 
 def panel_bytes(product: BlockedProduct, s: CpuGemmSizes[Ints]) -> Ints:
@@ -86,8 +83,7 @@ def _cache_seconds(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints], p
     rate = np.where(fits, peaks.l2_bytes_per_second, min(peaks.read_bytes_per_second, peaks.l2_bytes_per_second))
     uses = product.uses(c, s)
     a, b = (operand_bytes(product, use) * use.passes * _line_waste(product, use) for use in uses)
-    seconds: Seconds = np.where(columns_inside, b, a) / rate
-    return seconds
+    return np.where(columns_inside, b, a) / rate
 
 
 def _line_waste(product: BlockedProduct, use: OperandUse) -> Seconds:
@@ -111,8 +107,7 @@ def _memory_seconds(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints], 
     a, b = (operand_bytes(product, use) for use in product.uses(c, s))
     again = (ceil_div(s.n_computed, s.nc) - 1) * a
     again = again + (copies_of_b(product, s, b) - 1) * b / product.uses(c, s)[1].copies
-    seconds: Seconds = read + again / peaks.read_bytes_per_second + moved / peaks.memory_bytes_per_second
-    return seconds
+    return read + again / peaks.read_bytes_per_second + moved / peaks.memory_bytes_per_second
 
 
 def _accumulator_seconds(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints], peaks: CpuPeaks) -> Seconds:
@@ -121,10 +116,7 @@ def _accumulator_seconds(product: BlockedProduct, c: Columns, s: CpuGemmSizes[In
     p, size = product.gemm, product.gemm.accumulator.dtype.bytes
     moved = 2 * (s.k_blocks - 1) * p.m.extent * s.n * product.batches * size
     task_bytes = block_bytes(s, product.columns_inside(c)) + s.mc_tiles * s.mr * s.nc * size
-    seconds: Seconds = moved / np.where(
-        task_bytes <= CACHE_BYTES, peaks.l2_bytes_per_second, peaks.memory_bytes_per_second
-    )
-    return seconds
+    return moved / np.where(task_bytes <= CACHE_BYTES, peaks.l2_bytes_per_second, peaks.memory_bytes_per_second)
 
 
 def copies_of_b(product: BlockedProduct, s: CpuGemmSizes[Ints], b: Seconds) -> Ints:
@@ -138,7 +130,7 @@ def _packing_seconds(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints],
     """Each task reads and writes what it packs; further copies of an element come from the second-level cache. What is
     packed before the tasks goes through memory, is read once more, and takes a launch of its own. Constant operands
     cost nothing."""
-    seconds: Seconds = np.zeros(len(c), dtype=np.float64)
+    seconds = np.zeros(len(c), dtype=np.float64)
     for use in product.uses(c, s):
         if product.is_constant(use.operand):
             continue

@@ -38,7 +38,7 @@ LEAST_NON_TEMPORAL_BYTES = 1 << 20
 def promising(product: BlockedProduct, c: Columns) -> Bools:
     """Return which settings keep all rules, bool[n]."""
     s = product.sizes(c)
-    good: Bools = _tiles_are_fast(product, s) & _tasks_are_even(product, c, s) & _packing_pays(product, c, s)
+    good = _tiles_are_fast(product, s) & _tasks_are_even(product, c, s) & _packing_pays(product, c, s)
     small = sum(r.tensor.bytes for r in product.gemm.results) < LEAST_NON_TEMPORAL_BYTES
     return good & ~c.flags("store", NON_TEMPORAL) if product.micro_kernel.memory_knobs and small else good
 
@@ -46,15 +46,14 @@ def promising(product: BlockedProduct, c: Columns) -> Bools:
 def _tiles_are_fast(product: BlockedProduct, s: CpuGemmSizes[Ints]) -> Bools:
     """Register tiles that together take little more time than the best ones do."""
     cost = s.m_tiles * s.mr * s.n_computed * product.slowdown(s)
-    fast: Bools = cost <= cost.min() * (1 + TILE_SLACK)
-    return fast
+    return cost <= cost.min() * (1 + TILE_SLACK)
 
 
 def _tasks_are_even(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints]) -> Bools:
     """Enough tasks, of even sizes, whose blocks fit the cache."""
     m_blocks, n_blocks, threads = c.ints("m_blocks"), c.ints("n_blocks"), product.target.threads
     most = s.m_tiles * s.n_panels * product.batches
-    ok: Bools = s.tasks >= np.minimum(threads, most)
+    ok = s.tasks >= np.minimum(threads, most)
     ok &= (idle_share(s.tasks, threads) <= MOST_IDLE) | (most < threads / MOST_IDLE)
     tall = (m_blocks == 1) | (s.mc_tiles * s.mr >= LEAST_TASK_ROWS)
     ok &= tall | (s.n_panels * product.batches < threads)
@@ -74,7 +73,7 @@ def block_bytes(s: CpuGemmSizes[Ints], columns_inside: Bools) -> Ints:
 
 def _packing_pays(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints]) -> Bools:
     """Packed operands that are used often enough, and none read in place from few sets of a cache again and again."""
-    ok: Bools = np.ones(len(c), dtype=bool)
+    ok = np.ones(len(c), dtype=bool)
     for use in product.uses(c, s):
         if product.is_constant(use.operand):
             continue

@@ -184,8 +184,7 @@ class CpuGemmPlan(Plan):
     def _is_canonical(tiles: Ints, blocks: Ints) -> Bools:
         """Return whether ``blocks`` blocks of even sizes are needed for ``tiles`` register tiles: fewer would do the
         same else."""
-        needed: Bools = ceil_div(tiles, ceil_div(tiles, blocks)) == blocks
-        return needed
+        return ceil_div(tiles, ceil_div(tiles, blocks)) == blocks
 
     def _has_columns(self, c: Columns, vectors: Ints | int) -> Bools:
         """Return whether ``n_blocks`` blocks of even sizes are needed for panels of ``vectors``, bool[n]."""
@@ -198,12 +197,11 @@ class CpuGemmPlan(Plan):
 
     def _in_place(self, knob: str) -> Constraint:
         """Without a copy there are no zeros behind the end of ``k``."""
-
-        def holds(c: Columns) -> Bools:
-            divides: Bools = self._gemm.k.extent % c.ints("kc") == 0
-            return ~c.flags(knob, NEVER) | divides
-
-        return Constraint(f"kc divides k where {knob} is never", (knob, "kc"), holds)
+        return Constraint(
+            f"kc divides k where {knob} is never",
+            (knob, "kc"),
+            lambda c: ~c.flags(knob, NEVER) | (self._gemm.k.extent % c.ints("kc") == 0),
+        )
 
     def _scratch_bytes(self, c: Columns) -> Ints:
         """Local memory of a task, int64[n]: packed blocks, and sums that wait for the next block of ``k`` where no
@@ -219,8 +217,7 @@ class CpuGemmPlan(Plan):
 
     def _has_an_order(self, c: Columns) -> Bools:
         s = self.product.sizes(c)
-        several: Bools = (s.mc_tiles > 1) & (s.nc_panels > 1)
-        return several | c.flags("order", ROWS_INSIDE)
+        return ((s.mc_tiles > 1) & (s.nc_panels > 1)) | c.flags("order", ROWS_INSIDE)
 
     # --- estimates
 
@@ -232,7 +229,7 @@ class CpuGemmPlan(Plan):
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
         p, kernel, s = self._gemm, self._kernel, self.product.sizes(columns)
-        packed: NDArray[np.float64] = np.zeros(len(columns), dtype=np.float64)
+        packed = np.zeros(len(columns), dtype=np.float64)
         whole, scattered = packed.copy(), packed.copy()
         for use in self.product.uses(columns, s):
             packed += use.per_task * packed_share(self.product, use)

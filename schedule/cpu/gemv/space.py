@@ -119,7 +119,7 @@ class CpuGemvPlan(Plan):
         """Enough tasks, whose accumulators stay in the first-level cache, and several rows at a time."""
         s, threads, unroll = self.sizes(columns), self.target.threads, self.knobs[0].values
         most = ceil_div(self.product.n.extent, s.vectors * self.lanes) * self._batches
-        ok: Bools = self._accumulator_bytes(s) <= CACHE_BYTES
+        ok = self._accumulator_bytes(s) <= CACHE_BYTES
         ok &= s.tasks >= np.minimum(threads, most)
         ok &= (s.split_k == 1) | (s.tasks <= MOST_TASKS * threads)
         return ok & (s.k_unroll >= min(BUSY_K_UNROLL, int(unroll[-1])))
@@ -130,8 +130,7 @@ class CpuGemvPlan(Plan):
         work = overlapped(self._memory_seconds(s, rates), self._instruction_seconds(s, rates))
         partial_sums = np.where(s.split_k > 1, s.tasks * self._accumulator_bytes(s), 0)
         reduce = 2 * partial_sums / rates.l2_bytes_per_second
-        found: Floats = rates.launch_seconds + work / (1 - idle_share(s.tasks, self.target.threads)) + reduce
-        return found
+        return rates.launch_seconds + work / (1 - idle_share(s.tasks, self.target.threads)) + reduce
 
     def _memory_seconds(self, s: CpuGemvSizes[Ints], rates: CpuPeaks) -> Floats:
         """Return all inputs once. The first bytes of each contiguous piece of a row of the matrix come late."""
@@ -144,13 +143,13 @@ class CpuGemvPlan(Plan):
         p = self.product
         vectors = p.k.extent * s.n_ranges * s.nc / self.lanes * self._batches
         moved = 2 * p.m.extent / np.minimum(s.k_unroll, MOST_K_UNROLL)
-        seconds: Floats = vectors * np.maximum(p.m.extent, 1 + moved) / rates.vector_steps()
+        seconds = vectors * np.maximum(p.m.extent, 1 + moved) / rates.vector_steps()
         spilled = vectors * moved * self.lanes * p.accumulator.dtype.bytes / rates.l2_bytes_per_second
         return seconds + np.where(self._accumulator_bytes(s) <= CACHE_BYTES, 0, spilled)
 
     def derive(self, columns: Columns) -> Derived:
         p, s = self.product, self.sizes(columns)
-        found: dict[str, Ints | Floats] = {
+        return {
             "tasks": s.tasks,
             "idle_share": idle_share(s.tasks, self.target.threads),
             "row_bytes": s.nc * p.accumulator.dtype.bytes,
@@ -158,7 +157,6 @@ class CpuGemvPlan(Plan):
             "accumulator_traffic": 2 * p.m.extent / s.k_unroll,
             "body_statements": s.k_unroll * p.m.extent * s.vectors,
         }
-        return found
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
         sizes = self.sizes(columns_of_setting(self.knobs, setting, self.defaults))

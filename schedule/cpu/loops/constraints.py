@@ -68,15 +68,10 @@ def tile_constraints(tiles: LoopTileAxes, target: Target) -> tuple[Constraint, .
 def inline_constraint(tiles: LoopTileAxes, target: Target) -> Constraint:
     """Where padding is inlined, another group may have the most work and take the setting."""
     registers = vector_registers(target)
-
-    def holds(c: Columns) -> Bools:
-        fits: Bools = accumulator_registers(tiles, target, c) <= registers
-        return ~c.flags("padding", INLINE) | fits
-
     return Constraint(
         f"the accumulators of the register tile that an inlined padding leaves fit {registers} vector registers",
         (*REGISTER_TILE, "padding"),
-        holds,
+        lambda c: ~c.flags("padding", INLINE) | (accumulator_registers(tiles, target, c) <= registers),
     )
 
 
@@ -97,14 +92,12 @@ def _last_vector(c: Columns) -> Ints:
 def _unrolls_steps(tiles: LoopTileAxes, c: Columns) -> Bools:
     longest = max((prod(a.extent for a in s.reduce_axes) for s in tiles.group.reductions), default=1)
     unroll = c.ints("unroll")
-    enough: Bools = (unroll == 1) | (unroll <= -(-longest // c.ints("lanes")))
-    return enough | c.flags("vectorise", COLUMNS)
+    return (unroll == 1) | (unroll <= -(-longest // c.ints("lanes"))) | c.flags("vectorise", COLUMNS)
 
 
 def _is_needed(task_tiles: Ints, count: Ints) -> Bools:
     """A task of more register tiles than there are is the same as one of fewer."""
-    needed: Bools = (task_tiles == 1) | (task_tiles < 2 * count)
-    return needed
+    return (task_tiles == 1) | (task_tiles < 2 * count)
 
 
 def _packed_at_most(tiles: LoopTileAxes) -> int:

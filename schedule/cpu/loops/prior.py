@@ -37,8 +37,7 @@ def group_seconds(group: FusedGroup, c: Columns, q: Quantities, peaks: CpuPeaks)
     setting. ``q``: the derived columns of the settings. What goes through memory is not in it."""
     packing = 2 * q["packing_share"] * group.work * lane_bytes(group) / peaks.l2_bytes_per_second
     steps = overlapped(_instruction_seconds(group, c, q, peaks), _cache_seconds(q, peaks) + _again(group, q, peaks))
-    seconds: Seconds = group.same_shape * (peaks.launch_seconds + steps + packing)
-    return seconds
+    return group.same_shape * (peaks.launch_seconds + steps + packing)
 
 
 def memory_seconds(workload: Workload, c: Columns, peaks: CpuPeaks) -> Seconds:
@@ -50,15 +49,13 @@ def memory_seconds(workload: Workload, c: Columns, peaks: CpuPeaks) -> Seconds:
     past = sum(np.where(non_temporal & _is_aligned(b, c.ints("lanes")), b.bytes, 0) for b in workload.output_buffers)
     outputs = 2 * sum(b.bytes for b in workload.output_buffers) - past
     moved = inputs + outputs + np.where(inlined, 0, 2 * padded)
-    seconds: Seconds = moved / peaks.memory_bytes_per_second
-    return seconds
+    return moved / peaks.memory_bytes_per_second
 
 
 def _is_aligned(output: Buffer, lanes: Ints) -> Bools:
     """Return whether all vectors along the rows of an output begin at a multiple of their size, which past the caches
     they must."""
-    aligned: Bools = output.shape[-1] % lanes == 0 if len(output.shape) > 1 else np.ones(len(lanes), dtype=bool)
-    return aligned
+    return output.shape[-1] % lanes == 0 if len(output.shape) > 1 else np.ones(len(lanes), dtype=bool)
 
 
 def _instruction_seconds(group: FusedGroup, c: Columns, q: Quantities, peaks: CpuPeaks) -> Seconds:
@@ -73,8 +70,7 @@ def _instruction_seconds(group: FusedGroup, c: Columns, q: Quantities, peaks: Cp
     combining = vectors * q["across_lanes"] * np.log2(np.maximum(lanes, 2))
     tests = np.where(c.flags("store", NON_TEMPORAL), points(group.root) / lanes, 0)  # whether a vector is aligned
     steps = np.maximum(arithmetic, loads) + combining + tests + LOOP_STEPS * q["body_repeats"]
-    seconds: Seconds = steps / peaks.vector_steps() / (1 - q["idle_share"])
-    return seconds
+    return steps / peaks.vector_steps() / (1 - q["idle_share"])
 
 
 def _operations(body: Expr) -> int:
@@ -93,8 +89,7 @@ def _cache_seconds(q: Quantities, peaks: CpuPeaks) -> Seconds:
     traffic = np.maximum(q["tile_traffic"] - kept, q["task_traffic"])
     far = min(peaks.read_bytes_per_second, peaks.l2_bytes_per_second)
     rate = np.where(q["task_bytes"] <= L2_BYTES, peaks.l2_bytes_per_second, far)
-    seconds: Seconds = traffic / rate
-    return seconds
+    return traffic / rate
 
 
 def _again(group: FusedGroup, q: Quantities, peaks: CpuPeaks) -> Seconds:
@@ -104,5 +99,4 @@ def _again(group: FusedGroup, q: Quantities, peaks: CpuPeaks) -> Seconds:
         return np.zeros(len(q["tiles"]))
     one = {p: np.ones(len(q["tiles"]), dtype=np.int64) for p in range(group.depth)}
     read = np.where(q["tile_bytes"] > L2_BYTES, tensor_bytes(group, one) * q["tiles"], 0.0)
-    seconds: Seconds = (len(group.stages) - 1) * read / min(peaks.read_bytes_per_second, peaks.l2_bytes_per_second)
-    return seconds
+    return (len(group.stages) - 1) * read / min(peaks.read_bytes_per_second, peaks.l2_bytes_per_second)

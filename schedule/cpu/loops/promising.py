@@ -61,9 +61,8 @@ def _suits_window(tiles: LoopTileAxes, c: Columns) -> Bools:
     wider than tall: their neighbours in a row find what both see in the first-level cache, those below come later."""
     steps = max(prod(a.extent for a in stage.reduce_axes) for stage in tiles.group.reductions)
     whole = c.ints("column_tiles") * tile_sizes(tiles, c).columns >= tiles.extent(tiles.column)
-    suits: Bools = whole & (c.ints("row_tiles") == 1) & (c.ints("rows") >= c.ints("planes"))
-    suits &= (c.ints("unroll") == steps) & c.flags("pack", NO_PACK)
-    return suits
+    suits = whole & (c.ints("row_tiles") == 1) & (c.ints("rows") >= c.ints("planes"))
+    return suits & (c.ints("unroll") == steps) & c.flags("pack", NO_PACK)
 
 
 def _window_registers(tiles: LoopTileAxes, target: Target, c: Columns) -> Ints:
@@ -91,13 +90,12 @@ def keeps_rules(tiles: LoopTileAxes, target: Target, c: Columns) -> Bools:
 def _is_small(tiles: LoopTileAxes, target: Target, c: Columns) -> Bools:
     unroll = c.ints("unroll")
     statements = accumulator_registers(tiles, target, c) * unroll * tiles.group.same_shape
-    small: Bools = (statements <= MOST_BODY) | (unroll == 1)
-    return small
+    return (statements <= MOST_BODY) | (unroll == 1)
 
 
 def _packing_pays(tiles: LoopTileAxes, c: Columns) -> Bools:
     """Return whether several register tiles of a task read the same packed elements."""
-    pays: Bools = np.ones(len(c), dtype=bool)
+    pays = np.ones(len(c), dtype=bool)
     row_tiles, column_tiles = c.ints("row_tiles"), c.ints("column_tiles")
     for i, (_, follows) in enumerate(tiles.packable):
         again = np.maximum(
@@ -114,5 +112,4 @@ def _has_tasks(tiles: LoopTileAxes, target: Target, s: LoopTileSizes[Ints]) -> B
         return np.ones(len(s.tasks), dtype=bool)
     most = tiles.outer_points * tiles.extent(tiles.row) * tiles.extent(tiles.plane)
     least_columns = -(-tiles.extent(tiles.column) // most_lanes(tiles.group, target))
-    enough: Bools = s.tasks >= min(target.threads, most * least_columns)
-    return enough
+    return s.tasks >= min(target.threads, most * least_columns)

@@ -169,8 +169,7 @@ def _packing_share(tiles: LoopTileAxes, c: Columns, s: LoopTileSizes[Ints], pack
             if outer in follows and inner is not None and inner not in follows:
                 copies = np.where(order & c.flags("pack", OPERANDS[i]), s.tasks * blocks, copies)
     copies = np.where(c.flags("pack", NO_PACK), 0, copies)
-    share: Floats = copies * packed / lane_bytes(tiles.group) / max(tiles.group.work, 1)
-    return share
+    return copies * packed / lane_bytes(tiles.group) / max(tiles.group.work, 1)
 
 
 def _loads(
@@ -210,8 +209,7 @@ def _gathered_share(rows: Ints, lanes: Ints) -> Floats:
     rest = rows % lanes
     blocks = rows // lanes + sum((rest >> bit) & 1 for bit in range(LEAST_TRANSPOSED.bit_length() - 1, 8))
     each = lanes * (blocks + rest % LEAST_TRANSPOSED) / rows
-    share: Floats = (each - 1) / np.maximum(lanes - 1, 1)
-    return share
+    return (each - 1) / np.maximum(lanes - 1, 1)
 
 
 def _row_columns(group: FusedGroup, target: Target, c: Columns) -> dict[str, Ints | Floats | float]:

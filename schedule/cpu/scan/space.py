@@ -74,13 +74,12 @@ class CpuScanPlan(Plan):
         """Running values of a task in registers of the instruction set."""
         bytes = accumulation_of(self.problem).accumulator_dtype.bytes
         each: Floats = np.maximum(s.vector * bytes / max(self.target.vector_bytes, bytes), 1.0)
-        vectors: Floats = s.unroll * each
-        return vectors
+        return s.unroll * each
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
         """Running values stay in registers, and every thread has a task where there are as many."""
         s = self.sizes(columns)
-        good: Bools = self._vectors(s) <= vector_registers(self.target)
+        good = self._vectors(s) <= vector_registers(self.target)
         return good & (s.tasks >= min(self.target.threads, self.problem.lines // int(np.max(s.vector))))
 
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
@@ -89,13 +88,13 @@ class CpuScanPlan(Plan):
         s, p, rates = self.sizes(columns), self.problem, cpu_peaks(self.target, peaks)
         elements = p.lines * p.length
         operations = max(flops(p.workload) / elements, 1.0) + len(p.loads) + len(p.outputs)
-        step: Floats = np.maximum(ADD_CYCLES, self._vectors(s) * operations / ISSUED)
+        step = np.maximum(ADD_CYCLES, self._vectors(s) * operations / ISSUED)
         work = s.tasks * p.length * step / (rates.clock_hz * rates.threads)
         run = np.full_like(s.tasks, LINE_BYTES) if p.along_rows else self._contiguous_bytes(s)
-        wasted: Floats = np.maximum(LINE_BYTES / run, 1.0)
-        moved: Floats = elements * sum(p.element_bytes) * wasted / rates.memory_bytes_per_second
-        busy: Floats = 1 - idle_share(s.tasks, rates.threads)
-        together: Floats = np.maximum(work, moved) + EXPOSED * np.minimum(work, moved)
+        wasted = np.maximum(LINE_BYTES / run, 1.0)
+        moved = elements * sum(p.element_bytes) * wasted / rates.memory_bytes_per_second
+        busy = 1 - idle_share(s.tasks, rates.threads)
+        together = np.maximum(work, moved) + EXPOSED * np.minimum(work, moved)
         return rates.launch_seconds + together / busy
 
     def _contiguous_bytes(self, s: CpuScanSizes[Ints]) -> Ints:
@@ -104,13 +103,12 @@ class CpuScanPlan(Plan):
 
     def derive(self, columns: Columns) -> Derived:
         s = self.sizes(columns)
-        found: dict[str, Ints | Floats] = {
+        return {
             "tasks": s.tasks,
             "idle_share": idle_share(s.tasks, self.target.threads),
             "running_values": self._vectors(s),
             "contiguous_bytes": self._contiguous_bytes(s),
         }
-        return found
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
         sizes = self.sizes(columns_of_setting(self.knobs, setting, self.defaults))

@@ -40,7 +40,7 @@ def winograd_seconds(product: BlockedProduct, c: Columns, peaks: CpuPeaks) -> Se
     far = panel_bytes(product, s) // POINTS > L1_BYTES
     panels = np.where(far, u * filters.passes, 0.0) / peaks.l2_read_bytes_per_second
     multiply = multiply_seconds(product, s, peaks)
-    seconds: Seconds = joined(multiply, panels, caches, memory) + packing + _transform_seconds(product, c, peaks)
+    seconds = joined(multiply, panels, caches, memory) + packing + _transform_seconds(product, c, peaks)
     return peaks.launch_seconds + seconds + first_panel_seconds(product, s, peaks) / POINTS
 
 
@@ -49,8 +49,7 @@ def _transform_seconds(product: BlockedProduct, c: Columns, peaks: CpuPeaks) -> 
     p, lanes = product.gemm, product.micro_kernel.lanes
     image = IMAGE_INSTRUCTIONS * -(-p.k.extent // lanes) * c.ints("n_blocks")
     output = OUTPUT_INSTRUCTIONS * -(-p.n.extent // lanes)
-    seconds: Seconds = p.m.extent * (image + output) / peaks.vector_steps()
-    return seconds
+    return p.m.extent * (image + output) / peaks.vector_steps()
 
 
 def sum_bytes(product: BlockedProduct, s: CpuGemmSizes[Ints]) -> Ints:

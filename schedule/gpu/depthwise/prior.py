@@ -1,13 +1,13 @@
 """Estimates the time of a depthwise convolution on matrix units: memory, or what each unit of a multiprocessor does."""
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ....core.target import Target
 from ....ir.expr import WARP_LANES
 from ....te.cost import minimum_bytes
 from ...problems.depthwise import CHUNK_CHANNELS, Depthwise
 from ...sketch import Peaks
+from ...space.columns import Floats
 from ..occupancy import PARTS
 from ..peaks import gpu_peaks
 from ..reduction_prior import SECTOR_BYTES
@@ -26,7 +26,7 @@ BARRIER_CYCLES = 300
 """Warps wait for each other for so many cycles in a step."""
 
 
-def depthwise_seconds(problem: Depthwise, target: Target, sizes: DepthwiseSizes, peaks: Peaks) -> NDArray[np.float64]:
+def depthwise_seconds(problem: Depthwise, target: Target, sizes: DepthwiseSizes, peaks: Peaks) -> Floats:
     """Return the estimated time of each setting in seconds, float64[n].
 
     step = the slowest of matrix units, issued instructions and shared memory, for the blocks of a multiprocessor; at
@@ -52,11 +52,10 @@ def depthwise_seconds(problem: Depthwise, target: Target, sizes: DepthwiseSizes,
     waves, cycle = blocks / at_once, found.seconds(1.0)
     slower = np.maximum(memory, waves * s.rounds * s.steps * step * cycle)
     waits = waves * (START_CYCLES + (s.stages == 2) * s.rounds * s.steps * LATENCY_CYCLES)
-    seconds: NDArray[np.float64] = found.launch_seconds + waits * cycle + slower
-    return seconds
+    return found.launch_seconds + waits * cycle + slower
 
 
-def _shared_bytes(problem: Depthwise, s: DepthwiseSizes) -> NDArray[np.float64]:
+def _shared_bytes(problem: Depthwise, s: DepthwiseSizes) -> Floats:
     """Return what passes through shared memory for a row of the input, by warps and by TMA, in the time of full
     accesses. Neighbouring pixels lie in different banks, eight of them. Lanes read eight at once, or those of half as
     many places where blocks have one row."""
@@ -65,5 +64,4 @@ def _shared_bytes(problem: Depthwise, s: DepthwiseSizes) -> NDArray[np.float64]:
     access = np.maximum(CHUNK_CHANNELS * SWIZZLE_ROWS / (pixels * s.vector_width), 1) * s.vector_width * size
     accesses = 2 * s.seen // HALO_UNIT + 4 / s.block_h
     moved = 2 * s.strips * s.row_room * s.tile_c * size
-    passed: NDArray[np.float64] = s.threads * accesses * access + moved
-    return passed
+    return s.threads * accesses * access + moved

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ....core.schedule import KnobValue
 from ....core.target import Target
@@ -14,7 +13,7 @@ from ....ir.stmt import Kernel
 from ....te.workload import Workload
 from ...problems.depthwise import CHUNK_CHANNELS, Depthwise, depthwise_of
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Derived, derived_once
+from ...space.columns import Bools, Columns, Derived, Floats, derived_once
 from ...space.constraint import Constraint
 from ...space.knob import Knob
 from ...tile_sketch import TileSketch
@@ -81,15 +80,13 @@ class DepthwisePlan(GpuPlan):
 
     def _pixels_lie_apart(self, columns: Columns) -> Bools:
         chunks, rest = np.divmod(columns.ints("threads") // WARP_LANES * columns.ints("vector_width"), CHUNK_CHANNELS)
-        apart: Bools = (rest == 0) & ((chunks % 2 == 1) | (chunks == 8))
-        return apart
+        return (rest == 0) & ((chunks % 2 == 1) | (chunks == 8))
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
         seconds = self.prior_seconds(columns, peaks)
-        promising: Bools = seconds <= NEAR * seconds.min()
-        return promising
+        return seconds <= NEAR * seconds.min()
 
-    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
         return depthwise_seconds(self.problem, self.target, self.sizes(columns), peaks)
 
     def derive(self, columns: Columns) -> Derived:

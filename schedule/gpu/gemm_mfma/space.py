@@ -66,8 +66,7 @@ class GemmMfmaPlan(GpuPlan):
         """A tile that is half empty gains nothing, nor does an iteration beyond the end of ``k``."""
         s, gemm = self.sizes(columns), self.gemm
         fitting = (s.tile_m < 2 * max(gemm.m.extent, ATOM)) & (s.tile_n < 2 * max(gemm.n.extent, ATOM))
-        result: Bools = fitting & (s.block_k < gemm.k.extent + ATOM)
-        return result
+        return fitting & (s.block_k < gemm.k.extent + ATOM)
 
     def derive(self, columns: Columns) -> Derived:
         s = self.sizes(columns)

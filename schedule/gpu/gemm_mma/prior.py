@@ -70,8 +70,7 @@ def prior_seconds(gemm: Gemm, sizes: GemmMmaSizes[Ints], peaks: GpuPeaks) -> Flo
     repack = np.where(s.repacked == 1, repack_cycles(gemm, peaks), 0)
     waves = tiles / at_once
     cycles = END_CYCLES + repack + exchange + waves * (START_CYCLES + s.k_iters * iteration + epilogue)
-    seconds: Floats = peaks.launch_seconds + cycles / peaks.clock_hz
-    return seconds
+    return peaks.launch_seconds + cycles / peaks.clock_hz
 
 
 def repack_cycles(gemm: Gemm, peaks: GpuPeaks) -> float:

@@ -85,8 +85,7 @@ def unit_cycles(gemm: Gemm, widths: CopyWidths, sizes: GemmSimtSizes[Ints], peak
 def ctas_of_sm(sizes: GemmSimtSizes[Ints], multiprocessors: int) -> Ints:
     """Return how many CTAs a multiprocessor runs in all, of those that run most."""
     usable = np.where(sizes.split_k > 2, int(CLUSTERED * multiprocessors), multiprocessors)
-    ctas: Ints = -(-sizes.blocks // usable)
-    return ctas
+    return -(-sizes.blocks // usable)
 
 
 def prior_seconds(gemm: Gemm, widths: CopyWidths, sizes: GemmSimtSizes[Ints], peaks: GpuPeaks) -> Floats:
@@ -110,16 +109,14 @@ def prior_seconds(gemm: Gemm, widths: CopyWidths, sizes: GemmSimtSizes[Ints], pe
         iteration = np.maximum(iteration, LATENCY_CYCLES / np.maximum(s.stages - 1, 1))
         epilogue = at_once * s.tile_m * s.tile_n / STORED_PER_CYCLE / s.split_k
         epilogue += at_once * waited * np.where(at_once > 1, 1 - HIDDEN_STORES, 1.0)
-        cycles: Floats = np.where(ctas > 0, START_CYCLES + s.k_iters * iteration + epilogue, 0.0)
-        return cycles
+        return np.where(ctas > 0, START_CYCLES + s.k_iters * iteration + epilogue, 0.0)
 
     tiles = ctas_of_sm(s, peaks.multiprocessors)
     rounds = tiles // s.ctas_per_sm * round_of(s.ctas_per_sm) + round_of(tiles % s.ctas_per_sm)
     partials = gemm.accumulator.dtype.bytes * s.tile_m * s.tile_n
     exchange = np.where(s.split_k > 1, EXCHANGE_CYCLES + partials / EXCHANGE_BYTES_PER_CYCLE, 0)
     repack = np.where(s.repacked == 1, repack_cycles(gemm, peaks), 0)
-    seconds: Floats = peaks.launch_seconds + (END_CYCLES + repack + exchange + rounds) / peaks.clock_hz
-    return seconds
+    return peaks.launch_seconds + (END_CYCLES + repack + exchange + rounds) / peaks.clock_hz
 
 
 def promising(gemm: Gemm, target: Target, s: GemmSimtSizes[Ints], prior: Floats, peaks: GpuPeaks) -> Bools:

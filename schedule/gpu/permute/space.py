@@ -303,31 +303,28 @@ class PermutePlan(GpuPlan):
         available = np.minimum(limits.registers_per_thread, limits.registers_per_multiprocessor // threads)
         rows = columns.ints("tile_out") + columns.ints("store_alignment") // self._output_bytes
         elements = columns.ints("tile_in") * rows // threads  # of one input at a time
-        fits: Bools = SPARE_REGISTERS + elements * self._element_bytes // 4 <= available
+        fits = SPARE_REGISTERS + elements * self._element_bytes // 4 <= available
         fits |= columns.ints("copy_bytes") > 0
         return fits
 
     def _copies_fit(self, columns: Columns) -> Bools:
         copied = columns.ints("copy_bytes")
         row_bytes = columns.ints("tile_in") * self._narrowest_bytes
-        fit: Bools = (copied == 0) | (columns.flags("layout", "pad") & (row_bytes % np.maximum(copied, 1) == 0))
-        return fit
+        return (copied == 0) | (columns.flags("layout", "pad") & (row_bytes % np.maximum(copied, 1) == 0))
 
     def _tiles_are_aligned(self, columns: Columns) -> Bools:
         tile_bytes = columns.ints("tile_out") * self._output_bytes
-        aligned: Bools = tile_bytes % np.maximum(columns.ints("store_alignment"), 1) == 0
-        return aligned
+        return tile_bytes % np.maximum(columns.ints("store_alignment"), 1) == 0
 
     def _stores_fit(self, columns: Columns) -> Bools:
         alignment, stored = columns.ints("store_alignment"), columns.ints("store_bytes")
-        fit: Bools = np.where(alignment > 0, alignment % stored == 0, stored == self.defaults["store_bytes"])
-        return fit
+        return np.where(alignment > 0, alignment % stored == 0, stored == self.defaults["store_bytes"])
 
     def _swizzle_exists(self, columns: Columns) -> Bools:
         """The swizzle takes bits of the address above those that it changes."""
         sizes = self.sizes(columns)
         narrowest = min(r.load.dtype.bytes for r in self.problem.transposed_loads)
-        exists: Bools = sizes.tile_in * sizes.store_width * narrowest >= 2 * CHUNK_BYTES
+        exists = sizes.tile_in * sizes.store_width * narrowest >= 2 * CHUNK_BYTES
         return columns.flags("layout", "pad") | exists
 
     def _is_widest(self, columns: Columns) -> Bools:
@@ -359,14 +356,13 @@ class PermutePlan(GpuPlan):
         widths, width = self._vector_widths(), columns.ints("vector_width")
         plain = ~swizzled & columns.flags("evict_first", 0)
         wide = (width == widths[0]) | (plain & (width == widths[:2][-1]))
-        promising: Bools = shape & wide & (~swizzled | spread) & (sizes.thread_bytes <= PROMISING_THREAD_BYTES)
+        promising = shape & wide & (~swizzled | spread) & (sizes.thread_bytes <= PROMISING_THREAD_BYTES)
         promising &= np.isin(tile_in, tiles_in) & np.isin(tile_out, tiles_out)
         promising &= sizes.resident >= 1
         promising &= (sizes.alignment == 0) | columns.flags("evict_first", 0)
         wider = (sizes.alignment > 0) & (columns.ints("store_alignment") % CHUNK_BYTES == 0)
         promising &= ~wider | (columns.ints("store_bytes") == max(self._store_bytes, default=CHUNK_BYTES))
-        chosen: Bools = np.where(sizes.copy_bytes > 0, self._promising_copies(columns), promising)
-        return chosen
+        return np.where(sizes.copy_bytes > 0, self._promising_copies(columns), promising)
 
     def _promising_copies(self, columns: Columns) -> Bools:
         """Where tiles are copied as they are, registers do not bound them. They are worth it with wide stores of whole
@@ -374,7 +370,7 @@ class PermutePlan(GpuPlan):
         sizes = self.sizes(columns)
         tile_in, tile_out, threads = sizes.tile_in, sizes.tile_out, sizes.threads
         tiles_in, tiles_out = (self._tiles(sides)[n] for n, sides in enumerate(COPIED_TILE_BYTES))
-        promising: Bools = np.isin(tile_in, tiles_in) & np.isin(tile_out, tiles_out)
+        promising = np.isin(tile_in, tiles_in) & np.isin(tile_out, tiles_out)
         promising &= self._cover(tile_in, tile_out) <= WASTE * self._cover(tiles_in[0], tiles_out[0])
         smallest_tile = (tile_in == tiles_in[0]) & (tile_out == tiles_out[0])
         promising &= (tile_in * (tile_out // sizes.store_width) % threads == 0) | smallest_tile
@@ -424,8 +420,7 @@ class PermutePlan(GpuPlan):
         doublings = np.abs(np.log2(np.maximum(sizes.thread_bytes, 1) / COPIED_THREAD_BYTES))
         habits = np.where(copied, (1 + UNLIKE_THREADS * doublings) * habits, habits)
         habits = np.where(sizes.copy_bytes == CHUNK_BYTES, WIDE_COPIES * habits, habits)
-        seconds: Floats = habits * memory_bound_seconds(gpu_peaks(self.target, peaks), traffic)
-        return seconds
+        return habits * memory_bound_seconds(gpu_peaks(self.target, peaks), traffic)
 
     def _column_reads(self, sizes: PermuteSizes) -> Floats:
         """Return how often a warp reads shared memory for 32 elements of each tile. Where words do not go to vectors as

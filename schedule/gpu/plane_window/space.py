@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from math import prod
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ....core.schedule import KnobValue
 from ....core.target import Target
@@ -16,7 +15,7 @@ from ....te.cost import minimum_bytes
 from ....te.workload import Workload
 from ...problems.plane_window import BLOCK_OUTPUTS, STEP_POSITIONS, STRIPS, PlaneWindow, plane_window_of, toeplitz_atom
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Derived, Ints, derived_once
+from ...space.columns import Bools, Columns, Derived, Floats, Ints, derived_once
 from ...space.constraint import Constraint
 from ...space.knob import Knob
 from ...tile_sketch import TileSketch
@@ -206,8 +205,7 @@ class PlaneWindowPlan(GpuPlan):
         multiplying = fragments + tile_w // 2 * open_rows + near // 2
         with_mma = np.maximum(loaded + fragments * whole, multiplying)
         adding = np.maximum(loaded + weights * whole, computing)
-        registers: Ints = SPARE_REGISTERS + np.where(k_steps > 0, with_mma, adding)
-        return registers
+        return SPARE_REGISTERS + np.where(k_steps > 0, with_mma, adding)
 
     @property
     def _is_narrow(self) -> int:
@@ -255,15 +253,13 @@ class PlaneWindowPlan(GpuPlan):
 
     def _tiles(self, columns: Columns) -> Ints:
         """Return how many tiles of rows there are."""
-        tiles: Ints = self._planes * (self.problem.output_depth // columns.ints("tile_d")) * columns.ints("tiles_h")
-        return tiles
+        return self._planes * (self.problem.output_depth // columns.ints("tile_d")) * columns.ints("tiles_h")
 
     def _may_share(self, columns: Columns) -> Bools:
         tiles = self._tiles(columns) // prod(a.extent for a in self.problem.filter_axes)
         row_tiles = columns.ints("row_tiles")
         several = (row_tiles > 1) & (tiles % row_tiles == 0) & (columns.ints("mma") > 0)
-        fit: Bools = (columns.ints("shared_filter") == 0) | several
-        return fit
+        return (columns.ints("shared_filter") == 0) | several
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
         """Blocks have a few warps, and a part of a plane or whole ones. Outputs go through shared memory where threads
@@ -283,10 +279,9 @@ class PlaneWindowPlan(GpuPlan):
             thrifty &= ~with_mma | (
                 room <= WASTE * np.min(room, where=usual & with_mma, initial=np.iinfo(np.int64).max)
             )
-        promising: Bools = usual & thrifty
-        return promising
+        return usual & thrifty
 
-    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
         """All instructions of a thread count as arithmetic, since they are issued one by one: products, conversions of
         what is read, loads and stores with their addresses. Warps that multiply rows of several blocks store each block
         alone, which is half of a sector."""
@@ -318,8 +313,7 @@ class PlaneWindowPlan(GpuPlan):
         height = self.problem.height
         once = height.positions(sizes.tile_h) if height is not None else np.ones_like(sizes.tile_h)
         rows = np.where(sizes.looped > 0, sizes.tile_h * self.problem.window_height, once)
-        lines: Ints = self.problem.window_depth * rows
-        return lines
+        return self.problem.window_depth * rows
 
     def _adding(self, sizes: PlaneWindowSizes) -> tuple[Ints, Ints, Ints]:
         """Return what a thread does that multiplies and adds: (instructions, loads and stores, positions that it reads
@@ -362,8 +356,7 @@ class PlaneWindowPlan(GpuPlan):
 
 def _outputs(sizes: PlaneWindowSizes) -> Ints:
     """Return how many outputs a thread computes. The lanes of a warp share those of sixteen strips with mma."""
-    outputs: Ints = sizes.tile_h * sizes.tile_w * np.where(sizes.mma > 0, STRIPS, WARP_LANES) // WARP_LANES
-    return outputs
+    return sizes.tile_h * sizes.tile_w * np.where(sizes.mma > 0, STRIPS, WARP_LANES) // WARP_LANES
 
 
 def _tile_d(depth: int) -> Knob:
@@ -384,8 +377,7 @@ def _strips(extent: int, strip: Ints, tiles: Ints) -> Ints:
 
 def _has_tiles(extent: int, strip: Ints, tiles: Ints) -> Bools:
     """Return where so many tiles of equally many whole strips cover an extent, and fewer do not."""
-    exact: Bools = -(-extent // (_strips(extent, strip, tiles) * strip)) == tiles
-    return exact
+    return -(-extent // (_strips(extent, strip, tiles) * strip)) == tiles
 
 
 def _words(size: Ints | int) -> Ints | int:

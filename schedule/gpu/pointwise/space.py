@@ -232,13 +232,11 @@ class PointwisePlan(GpuPlan):
     def _loads_fit(self, sizes: PointwiseSizes) -> Bools:
         limits = self.limits
         available = np.minimum(limits.registers_per_thread, limits.registers_per_multiprocessor // sizes.threads)
-        fit: Bools = sizes.loaded_bytes // 4 <= MOST_LOADED * available
-        return fit
+        return sizes.loaded_bytes // 4 <= MOST_LOADED * available
 
     def _persistence_matters(self, columns: Columns) -> Bools:
         sizes = self.sizes(columns)
-        matters: Bools = columns.flags("persistent", 0) | (sizes.blocks < sizes.tiles)
-        return matters
+        return columns.flags("persistent", 0) | (sizes.blocks < sizes.tiles)
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
         sizes, widths = self.sizes(columns), self._vector_widths()
@@ -258,7 +256,7 @@ class PointwisePlan(GpuPlan):
         wide = np.where(sizes.row_parts > 0, along_row, wide)
         if self._widths_in_runs:  # no element of most vectors is loaded alone
             wide = np.isin(sizes.vector_width, self._widths_in_runs) & (sizes.row_parts == 0)
-        promising: Bools = wide & full_tile & (columns.flags("persistent", 0) | pays)
+        promising = wide & full_tile & (columns.flags("persistent", 0) | pays)
         promising &= sizes.registers <= PROMISING_REGISTERS
         promising &= (sizes.threads >= 256) | (sizes.vectors < MANY_VECTORS)
         if minimum_bytes(self.problem.workload) >= LARGE_BYTES:
@@ -278,11 +276,10 @@ class PointwisePlan(GpuPlan):
             accesses=sizes.accesses / WARP_LANES,
             operations=flops(problem.workload),
         )
-        begins: Floats = TILE_SECONDS * sizes.tiles / self.target.threads
+        begins = TILE_SECONDS * sizes.tiles / self.target.threads
         seconds = begins + memory_bound_seconds(gpu_peaks(self.target, peaks), traffic)
         in_runs = np.isin(sizes.vector_width, self._widths_in_runs)
-        result: Floats = np.where(in_runs & (sizes.unroll > 1), UNROLLED_RUNS, 1.0) * seconds
-        return result
+        return np.where(in_runs & (sizes.unroll > 1), UNROLLED_RUNS, 1.0) * seconds
 
     def derive(self, columns: Columns) -> Derived:
         sizes = self.sizes(columns)

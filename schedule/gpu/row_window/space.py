@@ -107,8 +107,7 @@ class RowWindowPlan(GpuPlan):
         sizes = self.sizes(columns)
         threads, room = sizes.threads, sizes.tiles * sizes.threads_per_row * sizes.tile_w
         usual = (threads <= 512) & ((threads >= 128) | (sizes.blocks <= self.target.threads))
-        promising: Bools = usual & (room <= WASTE * np.min(room, where=usual, initial=np.iinfo(np.int64).max))
-        return promising
+        return usual & (room <= WASTE * np.min(room, where=usual, initial=np.iinfo(np.int64).max))
 
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
         """Windows are reduced for all outputs that threads have room for. Lanes that read from one bank of shared
@@ -133,7 +132,7 @@ class RowWindowPlan(GpuPlan):
             accesses=threads / WARP_LANES * (each * (2 * sizes.loads + sizes.near) + (2 + outputs) * sizes.tile_w),
             operations=operations,
         )
-        begins: Floats = TILE_SECONDS * sizes.blocks / self.target.threads
+        begins = TILE_SECONDS * sizes.blocks / self.target.threads
         return begins + memory_bound_seconds(gpu_peaks(self.target, peaks), traffic)
 
     def derive(self, columns: Columns) -> Derived:

@@ -49,7 +49,7 @@ PAIR = 2
 def scan_seconds(p: ScanProblem, s: ScanSizes[Ints], limits: GpuLimits, peaks: GpuPeaks) -> Floats:
     """Return the estimated time of each setting in seconds, float64[n]."""
     elements = p.lines * p.length * held_share(p, s)
-    wasted: Floats = np.maximum(ACCESS_BYTES / contiguous_bytes(p, s), 1.0)
+    wasted = np.maximum(ACCESS_BYTES / contiguous_bytes(p, s), 1.0)
     read_of_cta = p.lines * p.length * p.body_bytes * wasted / s.blocks
     bytes_of_cta = p.lines * p.length * sum(p.element_bytes) * wasted / s.blocks
     operations = elements * _operations(p) + elements / s.vector * _lane_operations(p, s)
@@ -98,15 +98,13 @@ def _saved_by_l2(peaks: GpuPeaks) -> float:
 def contiguous_bytes(p: ScanProblem, s: ScanSizes[Ints]) -> Ints:
     """Return how much of memory a warp reads or writes in one piece."""
     lanes = np.minimum(s.line_threads if p.along_rows else s.line_vectors, WARP_LANES)
-    found: Ints = np.minimum(lanes * s.vector, p.lane_axis.extent) * max(p.element_bytes)
-    return found
+    return np.minimum(lanes * s.vector, p.lane_axis.extent) * max(p.element_bytes)
 
 
 def held_share(p: ScanProblem, s: ScanSizes[Ints]) -> Floats:
     """Elements of all chunks for each one that exists."""
     lines = s.blocks // s.ctas_per_line * s.line_vectors * (1 if p.along_rows else s.vector)
-    share: Floats = s.chunk * s.chunks * s.ctas_per_line / p.length * lines / p.lines
-    return share
+    return s.chunk * s.chunks * s.ctas_per_line / p.length * lines / p.lines
 
 
 def _operations(p: ScanProblem) -> int:
@@ -118,5 +116,5 @@ def _operations(p: ScanProblem) -> int:
 def _lane_operations(p: ScanProblem, s: ScanSizes[Ints]) -> Floats:
     """Operations of the scan across lanes, for each vector of a row; along columns there is one for all items."""
     lanes = s.line_threads // s.segments
-    steps: Floats = (np.log2(lanes) + 2 * (lanes > 1)) * LANE_STEP_OPERATIONS
+    steps = (np.log2(lanes) + 2 * (lanes > 1)) * LANE_STEP_OPERATIONS
     return steps if p.along_rows else steps * s.vector / s.items

@@ -141,8 +141,7 @@ class ScanPlan(GpuPlan):
         most = self.target.threads * fewer // (s.blocks // s.ctas_per_line)
         distinct = (most == 0) | (-(-self.problem.length // s.chunk) > s.chunks * most)
         whole = c.flags("line_split", LineSplit.NONE.value)
-        allowed: Bools = whole | ((s.ctas_per_line > 1) & distinct)
-        return allowed
+        return whole | ((s.ctas_per_line > 1) & distinct)
 
     def _line_vectors(self, c: Columns) -> Ints:
         """Lines, or vectors of lines, that threads take next to each other."""
@@ -154,22 +153,21 @@ class ScanPlan(GpuPlan):
         step = c.ints("vector_width") if self.problem.along_rows else 1
         least = WARP_LANES if self.problem.along_rows and self.problem.lines == 1 else 1
         fewer_threads = (threads <= least) | (threads // 2 * step < self.problem.length)
-        fewer_items: Bools = (items == 1) | (threads * (items // 2) * step < self.problem.length)
+        fewer_items = (items == 1) | (threads * (items // 2) * step < self.problem.length)
         return fewer_threads & fewer_items
 
     def _no_wider_than_lines(self, c: Columns, across: str) -> Bools:
         count, shared = c.ints(across), c.ints(self._shape[0])
         needed = (count // 2 < self._line_vectors(c)) | (count * shared <= WARP_LANES)
         first = next(k.values[0] for k in self.knobs if k.name == across)
-        needed_or_least: Bools = needed | (count == first)
-        return needed_or_least
+        return needed | (count == first)
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
         """Blocks of 128 threads and more, with a few vectors each; a second stage where blocks are few. CTAs share
         lines, each of which has a CTA's whole threads, where that is estimated not to be slower."""
         s, p = self.sizes(columns), self.problem
         held = s.items * s.vector * p.accumulation.accumulator_dtype.bytes // 4
-        good: Bools = (s.threads >= min(128, p.lines * p.length)) & (held <= MOST_HELD)
+        good = (s.threads >= min(128, p.lines * p.length)) & (held <= MOST_HELD)
         good &= (held >= 4) | (s.chunks == 1)
         good &= contiguous_bytes(p, s) >= min(SECTOR_BYTES, p.lane_axis.extent * min(p.element_bytes))
         shared = s.ctas_per_line > 1
@@ -204,8 +202,7 @@ _CTAS_PER_SM = (1, 2, 3, 4, 6, 8, 16)
 
 
 def _is_block(threads: Ints) -> Bools:
-    whole: Bools = (threads % WARP_LANES == 0) & (threads <= 1024)
-    return whole
+    return (threads % WARP_LANES == 0) & (threads <= 1024)
 
 
 def _plan(workload: Workload, target: Target) -> ScanPlan | None:

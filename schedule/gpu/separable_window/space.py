@@ -219,8 +219,7 @@ class SeparableWindowPlan(GpuPlan):
     def _is_stored_by(self, sizes: SeparableWindowSizes, width: Ints | int) -> Bools:
         """Return where tiles may be stored by vectors of so many elements."""
         height, extent = self.problem.height.axis.extent, self.problem.width.axis.extent
-        stored: Bools = (sizes.tiles_w == 1) & (height % sizes.tile_h == 0) & (sizes.tile_h * extent % width == 0)
-        return stored
+        return (sizes.tiles_w == 1) & (height % sizes.tile_h == 0) & (sizes.tile_h * extent % width == 0)
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
         """Blocks have work for all of their threads, unless there are few of them. With bulk copies two warps are
@@ -234,8 +233,7 @@ class SeparableWindowPlan(GpuPlan):
         if gcd(self.problem.width.axis.extent, WARP_LANES) <= MOST_CONFLICTS:
             for width in (b // self._store_bytes[0] for b in self._store_bytes):
                 widest = np.where(self._is_stored_by(sizes, width), width, widest)
-        promising: Bools = (busy | (sizes.blocks <= self.target.threads)) & (sizes.store_width == widest)
-        return promising
+        return (busy | (sizes.blocks <= self.target.threads)) & (sizes.store_width == widest)
 
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
         """Lanes of a warp that have no column or no outputs wait for those that have. While the threads of a block wait
@@ -276,7 +274,7 @@ class SeparableWindowPlan(GpuPlan):
         overlapping = busy * self.limits.resident_blocks(sizes.threads, few, sizes.shared_bytes)
         found = gpu_peaks(self.target, peaks)
         begins = TILE_SECONDS * sizes.blocks / self.target.threads
-        seconds: Floats = begins + memory_bound_seconds(found, traffic)
+        seconds = begins + memory_bound_seconds(found, traffic)
         accesses = ACCESS_CYCLES * traffic.accesses / (found.multiprocessors * found.clock_hz)
         seconds = seconds * (1 + eased * BARRIER_WAITS / np.maximum(overlapping, 1)) + EXPOSED_ACCESSES * accesses
         return seconds

@@ -98,7 +98,7 @@ class SkinnyMmaPlan(GpuPlan):
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
         p, size = self.product, self.sizes(columns)
-        pipelined: Bools = size.stages >= LEAST_PIPELINE
+        pipelined = size.stages >= LEAST_PIPELINE
         if p.n.extent * p.k.extent < SMALL:
             return pipelined if pipelined.any() else columns.plainest
         in_flight = size.stage_b_bytes * (size.stages - 1) * size.ctas_per_sm
@@ -108,7 +108,7 @@ class SkinnyMmaPlan(GpuPlan):
         used = (size.ctas_per_sm == 1) | (size.blocks > one_each)
         at_once = (size.split_k == 1) | (size.blocks <= one_each * size.ctas_per_sm)
         spread = size.blocks >= self._least_blocks
-        promising: Bools = pipelined & (in_flight >= LEAST_IN_FLIGHT) & worth_a_block & used & at_once & spread
+        promising = pipelined & (in_flight >= LEAST_IN_FLIGHT) & worth_a_block & used & at_once & spread
         return promising if promising.any() else columns.plainest
 
     @cached_property

@@ -49,8 +49,7 @@ def tile_bytes(rows: Whole, columns: Whole) -> Ints:
     """Shared memory of a tile of 16-bit elements."""
     width = np.asarray(columns, np.int64)
     swizzled = (width >= 64) & (width & (width - 1) == 0)
-    taken: Ints = 2 * np.asarray(rows, np.int64) * (width + np.where(swizzled, 0, COPY_ELEMENTS))
-    return taken
+    return 2 * np.asarray(rows, np.int64) * (width + np.where(swizzled, 0, COPY_ELEMENTS))
 
 
 def _is_swizzled(columns: int) -> bool:

@@ -86,5 +86,4 @@ def _memory_seconds(p: Gemm, peaks: GpuPeaks, stream: WeightStream, at_once: Int
 
 def soft_maximum(*seconds: NDArray[np.floating[Any]]) -> Floats:
     """Return a little more than the largest of times that overlap."""
-    joined: Floats = np.asarray(sum(s**NORM for s in seconds), np.float64) ** (1 / NORM)
-    return joined
+    return np.asarray(sum(s**NORM for s in seconds), np.float64) ** (1 / NORM)

@@ -150,7 +150,7 @@ class SkinnyTmaPlan(GpuPlan):
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
         p, size = self.product, self.sizes(columns)
-        useful: Bools = (size.block_n - p.n.extent < WGMMA_M) & (size.block_n <= MAX_BOX_EXTENT)
+        useful = (size.block_n - p.n.extent < WGMMA_M) & (size.block_n <= MAX_BOX_EXTENT)
         if p.n.extent * p.k.extent < SMALL:
             useful &= columns.ints("stages") == STAGES[0]
             return useful if useful.any() else columns.plainest
@@ -164,7 +164,7 @@ class SkinnyTmaPlan(GpuPlan):
         deep = (size.k_atoms > 1) | (stages_of_two < STAGES[0])
         full_atoms = (size.consumer_warpgroups == 1) | (size.mma_n >= WGMMA_M)
         used = ((size.split_k == 1) & (size.blocks > self.target.threads)) | alone
-        promising: Bools = useful & busy & deep & full_atoms & used & self._balanced(size)
+        promising = useful & busy & deep & full_atoms & used & self._balanced(size)
         return promising if promising.any() else columns.plainest
 
     def _promising_planes(self, columns: Columns, useful: Bools) -> Bools:
@@ -174,7 +174,7 @@ class SkinnyTmaPlan(GpuPlan):
         staged = size.stage_b_bytes * size.stages * size.ctas_per_sm >= LEAST_STAGED // 2
         overlap = size.consumer_warpgroups * size.ctas_per_sm >= 2
         used = (size.ctas_per_sm == 1) | (size.blocks > self.target.threads)
-        promising: Bools = useful & staged & overlap & used & (size.stages == columns.ints("stages"))
+        promising = useful & staged & overlap & used & (size.stages == columns.ints("stages"))
         return promising if promising.any() else columns.plainest
 
     def _balanced(self, size: SkinnyTmaSizes[Ints]) -> Bools:
@@ -183,8 +183,7 @@ class SkinnyTmaPlan(GpuPlan):
         waves = -(-size.blocks // at_once)
         least = np.minimum(LEAST_OCCUPIED * at_once * waves, -(-self.product.n.extent // LEAST_BLOCK_N))
         large = (size.block_n >= LARGE_BLOCK_N) & (size.split_k == 1)
-        balanced: Bools = ((waves == 1) | large) & ((size.blocks >= least) | (waves > 3))
-        return balanced
+        return ((waves == 1) | large) & ((size.blocks >= least) | (waves > 3))
 
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
         size, ceilings = self.sizes(columns), gpu_peaks(self.target, peaks)

@@ -177,7 +177,7 @@ class WindowPlan(GpuPlan):
         share = (outputs <= MOST_OUTPUTS) & ((outputs >= FEWEST_OUTPUTS) | few) & ~single_row
         busy = (sizes.all_threads >= threads * self.target.threads) | (outputs <= FEWEST_OUTPUTS)
         full_block = (sizes.all_threads > 64) | (threads == 64)
-        promising: Bools = (sizes.registers <= PROMISING_REGISTERS) & ~wasteful & share & busy & full_block
+        promising = (sizes.registers <= PROMISING_REGISTERS) & ~wasteful & share & busy & full_block
         return promising & np.isin(sizes.vector_width, self._promising_widths())
 
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
@@ -205,10 +205,7 @@ class WindowPlan(GpuPlan):
         filters = points / sizes.tile_w if self.problem.fixed_loads else 0.0
         outputs = sizes.tile_w * sizes.tile_h
         computed = sizes.all_threads * sizes.vector_width * outputs / prod(a.extent for a in self.problem.axes)
-        overhead: Floats = computed * (
-            (self._steps(sizes) + filters + PIXEL_INSTRUCTIONS * sizes.pixels / outputs) / points
-        )
-        return overhead
+        return computed * ((self._steps(sizes) + filters + PIXEL_INSTRUCTIONS * sizes.pixels / outputs) / points)
 
     def _steps(self, sizes: WindowSizes) -> Floats:
         """Return in how many steps a thread reduces the window of an output. Rows of pixels that contribute the same to
@@ -218,8 +215,7 @@ class WindowPlan(GpuPlan):
             return np.full(len(sizes.tile_w), float(problem.window_height * width.window_points))
         lines = sizes.pixels / width.positions(sizes.tile_w)
         of_line = step_counts(width, sizes.tile_w, problem.combine)
-        steps: Floats = problem.window_height + of_line * (lines / (sizes.tile_w * sizes.tile_h))
-        return steps
+        return problem.window_height + of_line * (lines / (sizes.tile_w * sizes.tile_h))
 
     def derive(self, columns: Columns) -> Derived:
         sizes = self.sizes(columns)
