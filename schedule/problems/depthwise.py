@@ -6,16 +6,15 @@ neighbouring outputs see at most sixteen positions of the input.
 
 from dataclasses import dataclass
 
-from ...core.dtypes import float32
 from ...ir.buffer import Buffer
-from ...ir.expr import Binary, BinaryOp, Cast, Expr, Load, Var
-from ...ir.gpu.mma import WARP_MMA_ATOMS, MmaAtom
+from ...ir.expr import Load, Var
+from ...ir.gpu.mma import MmaAtom
 from ...ir.linear_form import affine_form
 from ...ir.rewrite import free_variables
 from ...te.region import Region
 from ...te.workload import Workload
 from ..tile.load_analysis import flat_offset
-from ..tile.masked_loads import MaskedLoad, conjuncts, masked_loads_of
+from ..tile.masked_loads import MaskedLoad, conjuncts
 from .window import ReduceWindow, reduce_window_of
 from .window_overlap import WindowAxis
 
@@ -37,11 +36,16 @@ class Depthwise:
     pixels: Load
     filters: Load
     atom: MmaAtom
-    height: WindowAxis
 
     @property
     def width(self) -> WindowAxis:
+        """How windows move along a row."""
         return self.window.width
+
+    @property
+    def height(self) -> WindowAxis:
+        """How windows move across the rows."""
+        return self.window.height
 
     @property
     def rows(self) -> int:
@@ -60,31 +64,21 @@ def depthwise_of(workload: Workload) -> Depthwise | None:
     sums are float32, and its windows move by one pixel, have several rows, and reach over at most nine pixels of each.
     Smaller windows take no longer than memory does without matrix units."""
     window = reduce_window_of(workload)
-    if window is None or window.height is None or window.combine is not BinaryOp.ADD or not window.is_large:
+    if window is None or not window.is_large or any(a.extent > 1 for a in window.unwindowed_axes):
         return None
-    if any(a.extent > 1 for a in window.unwindowed_axes) or window.reduction.tensor.dtype != float32:
-        return None
-    if window.width.stride != 1 or window.height.stride != 1 or window.width.positions(OUTPUTS) > POSITIONS:
-        return None
-    factors = factors_of(window.reduction.body)
-    if len(window.sliding_loads) != 1 or len(window.fixed_loads) != 1 or factors is None:
+    atom = window.toeplitz_atom if window.width.positions(OUTPUTS) <= POSITIONS else None
+    if atom is None:
         return None
     (pixels,), (filters,) = window.sliding_loads, window.fixed_loads
-    if {pixels, filters} != set(factors) or filters.mask is not None or not _is_by_channel(window, filters):
-        return None
-    dtype = pixels.load.dtype
-    atom = next((a for a in WARP_MMA_ATOMS.values() if a.operand == dtype and dtype.bits == 16), None)
-    if atom is None or filters.load.dtype != dtype:
-        return None
-    image = _image_of(window, window.height, pixels)
-    return None if image is None else Depthwise(window, image, filters.load, atom, window.height)
+    image = _image_of(window, pixels) if _is_by_channel(window, filters) else None
+    return None if image is None else Depthwise(window, image, filters.load, atom)
 
 
-def _image_of(window: ReduceWindow, height: WindowAxis, pixels: MaskedLoad) -> Load | None:
+def _image_of(window: ReduceWindow, pixels: MaskedLoad) -> Load | None:
     """Return the load of ``pixels`` from a tensor without dimensions of one element: (..., row, column, channel). None
     unless the rows that outputs see are a box of it, and their padding what lies outside of it; and where its pixels
     do not begin at multiples of 16 bytes."""
-    load, reduction = pixels.load, window.reduction
+    load, reduction, height = pixels.load, window.reduction, window.height
     sides = [(n, i) for n, i in zip(load.buffer.shape, load.indices, strict=True) if n > 1]
     long = {a.name for a in (*reduction.axes, *reduction.reduce_axes) if a.extent > 1}
     if not 3 <= len(sides) <= MOST_SIDES or len([a for a in window.axes if a.name in long]) > MOST_SIDES:
@@ -122,14 +116,3 @@ def _is_by_channel(window: ReduceWindow, filters: MaskedLoad) -> bool:
         return False
     taps = [form.coefficient(a.name) for a in window.reduction.reduce_axes if a.extent > 1]
     return all(n % CHUNK_CHANNELS == 0 for n in (form.constant, *taps))
-
-
-def factors_of(body: Expr) -> tuple[MaskedLoad, MaskedLoad] | None:
-    """Return the two loads that ``body`` multiplies as float32; None where it is anything else."""
-    match body:
-        case Binary(op=BinaryOp.MUL, a=Cast(value=a, type=left), b=Cast(value=b, type=right)) if (
-            left == right == float32
-        ):
-            found = (*masked_loads_of(a), *masked_loads_of(b))
-            return (found[0], found[1]) if len(found) == 2 else None
-    return None

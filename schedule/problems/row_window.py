@@ -4,21 +4,18 @@ from dataclasses import dataclass
 
 from ...ir.rewrite import free_variables
 from ...te.workload import Axis, Workload
-from ..tile.load_analysis import flat_offset
 from ..tile.masked_loads import masked_loads_of
 from .columnwise import columnwise_problem
 from .outputs import single_reduction
 from .rowwise import rowwise_problem
 from .window import MAX_WINDOW_POINTS
-from .window_overlap import WindowAxis, WindowReduction, address_forms, window_axis
+from .window_overlap import WindowReduction, address_forms, window_axis
 
 
 @dataclass(frozen=True)
 class RowWindow(WindowReduction):
-    """A reduction over windows along the innermost axis alone. ``width``: how they move. Neighbouring positions of
-    ``sliding_loads`` are neighbours in memory."""
-
-    width: WindowAxis
+    """A reduction over windows along the innermost axis alone. Neighbouring positions of ``sliding_loads`` are
+    neighbours in memory."""
 
     @property
     def columns(self) -> int:
@@ -29,12 +26,6 @@ class RowWindow(WindowReduction):
     def row_axes(self) -> tuple[Axis, ...]:
         """The axes that number the rows of the outputs."""
         return tuple(a for a in self.reduction.axes if a != self.width.axis)
-
-    @property
-    def is_alike(self) -> bool:
-        """Whether what a position contributes does not depend on where the window that has it stands."""
-        assert self.width.window is not None
-        return not self.depends_on((self.width.axis.name, self.width.window.name))
 
 
 def row_window_of(workload: Workload) -> RowWindow | None:
@@ -54,11 +45,8 @@ def row_window_of(workload: Workload) -> RowWindow | None:
     width = None if forms is None else window_axis(column, [window], forms)
     if width is None or width.window is None or width.stride >= window.extent or width.positions(1) > MAX_WINDOW_POINTS:
         return None
-    for masked in sliding:
-        offset = flat_offset(masked.load)
-        steps = None if offset is None else (offset.coefficient(column.name), offset.coefficient(window.name))
-        if steps != (width.stride, width.dilation):
-            return None
+    if not all(width.is_contiguous(m.load) for m in sliding):
+        return None
     if not any({a.name for a in kept} <= free_variables(m.load) for m in sliding):
         return None  # a product of matrices
     rows = rowwise_problem(workload)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from ...ir.rewrite import free_variables
 from ...te.workload import Axis, Workload
-from ..tile.load_analysis import flat_offset
 from ..tile.masked_loads import masked_loads_of
 from .outputs import single_reduction
 from .window_overlap import WindowAxis, WindowReduction, address_forms, window_axis
@@ -18,12 +17,11 @@ MOST_POSITIONS = 64
 
 @dataclass(frozen=True)
 class SeparableWindow(WindowReduction):
-    """A reduction over windows along the two innermost axes. ``height``, ``width``: how they move. What is reduced
-    depends on where in the plane a point of a window lies, and not on the window. ``sliding_loads`` depend on the place
-    in the plane."""
+    """A reduction over windows along the two innermost axes, of which ``height`` is the first. What is reduced depends
+    on where in the plane a point of a window lies, and not on the window. ``sliding_loads`` depend on the place in the
+    plane."""
 
     height: WindowAxis
-    width: WindowAxis
 
     @property
     def plane_axes(self) -> tuple[Axis, ...]:
@@ -55,10 +53,7 @@ def separable_window_of(workload: Workload) -> SeparableWindow | None:
         return None
     if height.stride >= height.window_points or width.stride >= width.window_points:
         return None
-    for masked in sliding:
-        offset = flat_offset(masked.load)
-        steps = None if offset is None else (offset.coefficient(column.name), offset.coefficient(width.window.name))
-        if steps != (width.stride, width.dilation) or not {row.name, height.window.name} <= free_variables(masked.load):
-            return None
-    problem = SeparableWindow(workload, reduction, outputs, sliding, height, width)
-    return None if problem.depends_on(moving) else problem
+    if not all(width.is_contiguous(m.load) and height.names <= free_variables(m.load) for m in sliding):
+        return None
+    problem = SeparableWindow(workload, reduction, outputs, sliding, width, height)
+    return problem if problem.is_alike(height, width) else None

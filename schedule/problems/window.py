@@ -8,9 +8,9 @@ from math import prod
 
 from ...te.workload import Axis, Workload
 from ..tile.load_analysis import flat_offset
-from ..tile.masked_loads import MaskedLoad, masked_loads_of
+from ..tile.masked_loads import masked_loads_of
 from .outputs import single_reduction
-from .window_overlap import WindowAxis, WindowReduction, address_forms, window_axis
+from .window_overlap import SINGLE, WeightedWindow, WindowAxis, address_forms, window_axis
 
 MAX_WINDOW_POINTS = 64
 MOST_PLANES = 16
@@ -22,59 +22,32 @@ MOST_ROWS_AND_COLUMNS = 16
 
 
 @dataclass(frozen=True)
-class ReduceWindow(WindowReduction):
-    """A reduction over windows that leave the channels alone.
+class ReduceWindow(WeightedWindow):
+    """A reduction over windows that leave the channels alone. ``channel`` is the innermost axis. ``width`` is the one
+    before it. ``sliding_loads`` depend on the width or the height."""
 
-    ``sliding_loads`` depend on the width or the height. ``fixed_loads``: the other loads of the reduction, such as
-    those of filters. ``channel``: the innermost axis. ``width``, ``height``: how windows move along the axis before the
-    channels, and along the one before that, if there is one.
-    """
-
-    fixed_loads: tuple[MaskedLoad, ...]
     channel: Axis
-    width: WindowAxis
-    height: WindowAxis | None
 
     @property
-    def axes(self) -> tuple[Axis, ...]:
-        """The axes of the outputs."""
-        return self.reduction.axes
-
-    @property
-    def output_height(self) -> int:
-        """The extent of the outputs along the height; 1 where there is no such axis."""
-        return self.height.axis.extent if self.height is not None else 1
-
-    @property
-    def window_height(self) -> int:
-        """How many rows of the input a window has."""
-        return self.height.window_points if self.height is not None else 1
+    def moving(self) -> tuple[WindowAxis, ...]:
+        """How windows move along the height and along the width."""
+        return (self.height, self.width)
 
     @property
     def unwindowed_axes(self) -> tuple[Axis, ...]:
         """The axes of the reduction along which no window moves."""
-        windows = [s.window for s in (self.width, self.height) if s is not None]
-        return tuple(a for a in self.reduction.reduce_axes if a not in windows)
+        return tuple(a for a in self.reduction.reduce_axes if a not in [w.window for w in self.moving])
 
     @property
     def is_looped(self) -> bool:
         """Whether a kernel goes through the planes of windows one after the other, since all at once would be long."""
         planes = prod(a.extent for a in self.unwindowed_axes)
-        return 1 < planes <= MOST_PLANES and planes * self.window_height * self.width.window_points > MAX_WINDOW_POINTS
+        return 1 < planes <= MOST_PLANES and planes * self.points > MAX_WINDOW_POINTS
 
     @property
     def is_large(self) -> bool:
-        return self.window_height >= LARGE_WINDOW
-
-    def is_alike(self, along: WindowAxis | None) -> bool:
-        """Return whether what a pixel contributes does not depend on where the window that has it stands along an
-        axis."""
-        return along is None or not self.depends_on([a.name for a in (along.axis, along.window) if a is not None])
-
-    def reduce_axes_of(self, masked: MaskedLoad) -> tuple[Axis, ...]:
-        """Return the axes of the reduction, longer than 1, that a load depends on."""
-        free = masked.variables
-        return tuple(a for a in self.reduction.reduce_axes if a.name in free and a.extent > 1)
+        """Whether windows have ``LARGE_WINDOW`` rows or more."""
+        return self.height.window_points >= LARGE_WINDOW
 
 
 def reduce_window_of(workload: Workload) -> ReduceWindow | None:
@@ -106,17 +79,17 @@ def reduce_window_of(workload: Workload) -> ReduceWindow | None:
     depth = window_axis(channel, reduction.reduce_axes, forms)
     if width is None or depth is None or depth.window is not None:  # windows over neighbouring lanes share no vectors
         return None
-    height = window_axis(long[-3], reduction.reduce_axes, forms) if len(long) > 2 else None
-    if len(long) > 2 and (height is None or (height.window is not None and height.window == width.window)):
+    height = window_axis(long[-3], reduction.reduce_axes, forms) if len(long) > 2 else SINGLE
+    if height is None or (height.window is not None and height.window == width.window):
         return None
-    windows = [s.window for s in (width, height) if s is not None and s.window is not None and s.window.extent > 1]
+    windows = [s.window for s in (width, height) if s.window is not None and s.window.extent > 1]
     if not windows:
         return None
     fixed = tuple(r for r in loads if r not in sliding)
-    problem = ReduceWindow(workload, reduction, outputs, sliding, fixed, channel, width, height)
+    problem = ReduceWindow(workload, reduction, outputs, sliding, width, fixed, height, channel)
     if prod(a.extent for a in reduction.reduce_axes) <= MAX_WINDOW_POINTS:
         return problem
     if problem.is_looped and prod(w.extent for w in windows) <= MAX_WINDOW_POINTS:
         return problem
-    alike = len(windows) == 2 and not problem.unwindowed_axes and problem.is_alike(width) and problem.is_alike(height)
+    alike = len(windows) == 2 and not problem.unwindowed_axes and problem.is_alike(width, height)
     return problem if alike and max(w.extent for w in windows) <= MOST_ROWS_AND_COLUMNS else None

@@ -14,26 +14,25 @@ store neighbouring elements.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from ....core.dtypes import DType
 from ....ir.buffer import Buffer, MemoryScope
-from ....ir.expr import WARP_LANES, Cast, Expr, Load, Var, index, logical_and
-from ....ir.rewrite import free_variables
-from ....ir.stmt import HardwareAxis, Kernel, LoopKind
+from ....ir.expr import WARP_LANES, Expr, Load, Var, conjunction, index
+from ....ir.stmt import HardwareAxis, Kernel
 from ....te.workload import Axis, Stage
-from ...loop_nest.nest import KERNEL_NAME
+from ...loop_nest.nest import KERNEL_NAME, kernel_of
 from ...problems.plane_window import PlaneWindow
 from ...space.columns import Size
 from ...tile.accumulation import register_dtype
 from ...tile.delinearize import axis_indices, delinearize
-from ...tile.load_analysis import always_holds, flat_offset
+from ...tile.load_analysis import flat_offset
 from ...tile.masked_loads import MaskedLoad, conjuncts
 from ...tile.names import FreshNameWriter
 from ...tile.pieces import lanes_of_piece
-from ...tile.register_loads import RegisterLoad, allocate_registers, load_registers
+from ...tile.register_loads import RegisterLoad, allocate_registers, bounded, load_registers, without_kept_conditions
 from ...tile.stage_body import scalar_at
+from ..window_parts import store_output
 
 VECTOR_BYTES = 16
 """Bytes of the widest access of the hardware."""
@@ -143,19 +142,15 @@ def position_load(
 ) -> MaskedLoad:
     """Return what loads a position of a tile: at column ``_COLUMN`` of row ``_LINE`` of plane ``_PLANE`` of shared
     memory. Its mask has also what only outputs beyond the last ones see."""
-    at: dict[str, Expr] = {a.name: index(0) for a in problem.reduction.reduce_axes if a.extent == 1}
-    at |= problem.width.at(Var(_COLUMN_TILE) * tile_columns, Var(_COLUMN) - lead)
-    if problem.height is not None:
-        at |= problem.height.at(Var(_ROW_TILE) * tile_rows, Var(_LINE))
-    if problem.depth is not None:
-        at |= problem.depth.at(Var(_PLANE_TILE) * tile_d, Var(_PLANE))
-    names = {a.name for w in problem.moving for a in (w.axis, w.window) if a is not None}
-    terms = conjuncts(masked.mask)
-    for i, extent in zip(masked.load.indices, masked.load.buffer.shape, strict=True):
-        if free_variables(i) & names:
-            terms.extend((i >= 0, i < extent))
+    at = {
+        **problem.unit_axes,
+        **problem.width.at(Var(_COLUMN_TILE) * tile_columns, Var(_COLUMN) - lead),
+        **problem.height.at(Var(_ROW_TILE) * tile_rows, Var(_LINE)),
+        **problem.depth.at(Var(_PLANE_TILE) * tile_d, Var(_PLANE)),
+    }
+    mask = bounded(masked, {name for w in problem.moving for name in w.names}).mask
     load = Load(masked.load.buffer, tuple(scalar_at(i, at) for i in masked.load.indices))
-    return MaskedLoad(load, logical_and(*dict.fromkeys(scalar_at(t, at) for t in terms)), masked.other)
+    return MaskedLoad(load, conjunction(*dict.fromkeys(scalar_at(t, at) for t in conjuncts(mask))), masked.other)
 
 
 class PlaneWindowWriter(ABC):
@@ -164,15 +159,12 @@ class PlaneWindowWriter(ABC):
     def __init__(self, problem: PlaneWindow, sizes: PlaneWindowSizes) -> None:
         self.problem = problem
         self.sizes = sizes
-        buffers = (*problem.workload.inputs, problem.reduction.tensor, *(s.tensor for s in problem.outputs))
-        axes = (*problem.reduction.axes, *problem.reduction.reduce_axes)
-        self.w = FreshNameWriter({b.name for b in buffers} | {a.name for a in axes})
+        self.w = FreshNameWriter(problem.names)
         planes = problem.plane_axes
         if sizes.shared_filter:
             planes = (*problem.filter_axes, *(a for a in planes if a not in problem.filter_axes))
-        self.tiles_d = problem.output_depth // sizes.tile_d
-        self.tile_axes = (*planes, Axis(_PLANE_TILE, self.tiles_d), Axis(_ROW_TILE, sizes.tiles_h))
-        self.fixed: dict[str, Expr] = {a.name: index(0) for a in problem.reduction.reduce_axes if a.extent == 1}
+        tiles_d = problem.depth.axis.extent // sizes.tile_d
+        self.tile_axes = (*planes, Axis(_PLANE_TILE, tiles_d), Axis(_ROW_TILE, sizes.tiles_h))
 
     def kernel(self) -> Kernel:
         """Return the kernel."""
@@ -195,38 +187,35 @@ class PlaneWindowWriter(ABC):
             if s.staged:
                 w.barrier()
                 self._store_results(thread)
-        outputs = tuple(dict.fromkeys(problem.workload.output_buffers))
-        return Kernel(KERNEL_NAME, problem.workload.inputs, outputs, (), w.finish())
+        return kernel_of(problem.workload, w.finish())
 
     def _compute(self, tiles: Mapping[MaskedLoad, Buffer]) -> None:
         """Go through the rows of the input that a strip sees. Each is multiplied for all rows of the strip that see it,
         unless filters are so large that their rows are loaded one after the other."""
-        problem, s, last = self.problem, self.sizes, self.problem.window_height - 1
+        s, height, window_depth = self.sizes, self.problem.height, self.problem.depth.window_points
+        window_height = height.window_points
         if not s.looped:
-            for line, reading in self._lines():
-                for plane in range(problem.window_depth):
-                    rows = [(q, plane * problem.window_height + r) for q, r in reading]
+            for line, reading in height.consumers(s.tile_h).items():
+                for plane in range(window_depth):
+                    rows = [(q, plane * window_height + r) for q, r in reading]
                     here = self._line(index(plane), index(line))
                     self._multiply_line(tiles, here, [(q, index(r), r > 0) for q, r in rows])
-                for q in (q for q, r in reading if r == last):
+                for q in (q for q, r in reading if r == window_height - 1):
                     self._finish_row(q)
             return
         self._clear()
-        with self.w.loop("r", problem.window_rows) as row:
+        with self.w.loop("r", self.problem.window_rows) as row:
             self._load_filter(row)
-            own_plane, own_row = delinearize(row, (problem.window_depth, problem.window_height))
+            own_plane, own_row = delinearize(row, (window_depth, window_height))
             for q in range(s.tile_h):
-                seen = own_row
-                if problem.height is not None:
-                    seen = own_row * problem.height.dilation + q * problem.height.stride
-                self._multiply_line(tiles, self._line(own_plane, seen), [(q, row, True)])
+                line_seen = self._line(own_plane, own_row * height.dilation + q * height.stride)
+                self._multiply_line(tiles, line_seen, [(q, row, True)])
         for q in range(s.tile_h):
             self._finish_row(q)
 
     def _line(self, plane: Expr, line: Expr) -> Expr:
         """Return the row of a tile that is row ``line`` of the ``plane``-th plane that a window sees."""
-        depth = self.problem.depth
-        return line if depth is None else plane * (depth.dilation * self.sizes.plane_rows) + line
+        return plane * (self.problem.depth.dilation * self.sizes.plane_rows) + line
 
     @abstractmethod
     def _place(self, warp: Expr, lane: Expr) -> None:
@@ -254,8 +243,7 @@ class PlaneWindowWriter(ABC):
     def _first_line(self, own_z: Expr, own_y: Expr) -> Expr:
         """Return the first row of a tile that the strips at (plane, row) of strips see."""
         s, depth, height = self.sizes, self.problem.depth, self.problem.height
-        first = own_y * int(s.tile_h * (height.stride if height is not None else 1))
-        return first if depth is None else own_z * int(depth.stride * s.plane_rows) + first
+        return own_z * int(depth.stride * s.plane_rows) + own_y * int(s.tile_h * height.stride)
 
     def _at_row(self, at: Mapping[str, Expr], row: Expr | None) -> dict[str, Expr]:
         """``at`` with a row of the window."""
@@ -273,24 +261,14 @@ class PlaneWindowWriter(ABC):
     def _point_of(self, y: Expr) -> dict[str, Expr]:
         """Return the axes at the first output of tile ``y`` of the block."""
         problem, s = self.problem, self.sizes
-        at = {**self.fixed, **self._tile_axes_at(y)}
-        plane_tile, row_tile = at.pop(_PLANE_TILE), at.pop(_ROW_TILE)
-        if problem.depth is not None:
-            at[problem.depth.axis.name] = plane_tile * s.tile_d
-        if problem.height is not None:
-            at[problem.height.axis.name] = row_tile * s.tile_rows
-        return {**at, problem.width.axis.name: self.column_tile * s.tile_columns}
+        at = {**problem.unit_axes, **self._tile_axes_at(y)}
+        first = (at.pop(_PLANE_TILE) * s.tile_d, at.pop(_ROW_TILE) * s.tile_rows, self.column_tile * s.tile_columns)
+        return {**at, **{w.axis.name: i for w, i in zip(problem.moving, first, strict=True)}}
 
     def _moved(self, at: Mapping[str, Expr], own_z: Expr, row: Expr, column: Expr) -> dict[str, Expr]:
         """``at`` with an output of a tile instead of its first one."""
-        places = zip((self.problem.depth, self.problem.height, self.problem.width), (own_z, row, column), strict=True)
-        return {**at, **{w.axis.name: at[w.axis.name] + place for w, place in places if w is not None}}
-
-    def _unrolled(self, name: str, extent: int) -> AbstractContextManager[Var]:
-        return self.w.loop(name, extent, LoopKind.UNROLLED)
-
-    def _lanes(self, lanes: int) -> AbstractContextManager[Var]:
-        return self.w.loop("v", lanes, LoopKind.VECTORIZED)
+        places = zip(self.problem.moving, (own_z, row, column), strict=True)
+        return {**at, **{w.axis.name: at[w.axis.name] + place for w, place in places}}
 
     # --- loads
 
@@ -320,23 +298,22 @@ class PlaneWindowWriter(ABC):
         for masked in problem.sliding_loads:
             needed = self._needed(position_load(problem, masked, s.tile_columns, s.lead, s.tile_rows, s.tile_d))
             registers[masked] = allocate_registers(w, needed, (s.loads,), _COLUMN, s.load_width)
-        with self._unrolled("n", s.loads) as n:
+        with w.unrolled("n", s.loads) as n:
             (y, plane, line, column), exists = place(n)
-            here = {**self.fixed, **self._tile_axes_at(y)}
+            here = {**problem.unit_axes, **self._tile_axes_at(y)}
             here |= {_COLUMN_TILE: self.column_tile, _PLANE: plane, _LINE: line, _COLUMN: column}
             for register in registers.values():
-                terms = [*exists, *conjuncts(register.masked.mask)]
-                masked = replace(register.masked, mask=logical_and(*terms) if terms else None)
+                masked = replace(register.masked, mask=conjunction(*exists, *conjuncts(register.masked.mask)))
                 load_registers(w, replace(register, masked=masked), (n,), here, _COLUMN, s.load_width)
         tiles: dict[MaskedLoad, Buffer] = {}
         for masked in problem.sliding_loads:
             name, shape = f"{masked.load.buffer.name}_tile", (s.row_tiles, s.rows, s.pitch)
             tiles[masked] = w.allocate(name, shape, masked.load.dtype, MemoryScope.SHARED)
-        with self._unrolled("n", s.loads) as n:
+        with w.unrolled("n", s.loads) as n:
             (y, plane, line, column), exists = place(n)
-            with w.when(logical_and(*exists) if exists else None):
+            with w.when(*exists):
                 for masked, register in registers.items():
-                    with self._lanes(s.load_width) as v:
+                    with w.vectorized("v", s.load_width) as v:
                         to = (y, plane * s.plane_rows + line if s.planes > 1 else line, column + v)
                         w.store(tiles[masked], to, register.value((n,), v))
         return tiles
@@ -346,21 +323,7 @@ class PlaneWindowWriter(ABC):
         s = self.sizes
         axes = [*self.tile_axes, Axis(_COLUMN_TILE, s.tiles_w), Axis(_PLANE, s.planes)]
         axes += [Axis(_LINE, s.plane_rows), Axis(_COLUMN, s.pitch)]
-        terms = [t for t in conjuncts(masked.mask) if not always_holds(t, axes)]
-        return MaskedLoad(masked.load, logical_and(*terms) if terms else None, masked.other)
-
-    def _lines(self) -> list[tuple[int, list[tuple[int, int]]]]:
-        """Return the rows of a plane of the input that a strip sees, each with the rows of the strip that see it, and
-        the row of the window by which they do."""
-        height = self.problem.height
-        if height is None:
-            return [(0, [(0, 0)])]
-        pairs = [(q, r) for q in range(self.sizes.tile_h) for r in range(height.window_points)]
-        lines = (
-            (n, [(q, r) for q, r in pairs if height.stride * q + height.dilation * r == n])
-            for n in range(height.positions(self.sizes.tile_h))
-        )
-        return [(line, reading) for line, reading in lines if reading]
+        return without_kept_conditions(masked, {}, axes)
 
     # --- outputs
 
@@ -393,55 +356,46 @@ class PlaneWindowWriter(ABC):
         problem, w, s, column = self.problem, self.w, self.sizes, self.problem.width.axis
         y, row, first = place
         inside = list(exists)
-        if problem.height is not None and problem.height.axis.extent % s.tile_rows:
+        if problem.height.axis.extent % s.tile_rows:
             inside.append(at[problem.height.axis.name] < problem.height.axis.extent)
         if s.tiles_w * s.tile_columns > column.extent:
             inside.append(at[column.name] < column.extent)
-        with w.when(logical_and(*inside) if inside else None), self._lanes(width) as v:
+        with w.when(*inside), w.vectorized("v", width) as v:
             here = {**at, column.name: at[column.name] + v}
-
-            def loaded(load: Load) -> Expr:
-                if load.buffer.name != problem.reduction.name:
-                    return load
-                found = value(v)
-                return found if found.dtype == load.dtype else Cast(found, load.dtype)
-
-            found = scalar_at(stage.body, here, loaded)
             if s.staged:
                 to = (y * (s.tile_d * s.tile_rows) + row) * self._columns + (first + v)
-                w.store(self.results[stage.name], (to,), found)
+                w.store(self.results[stage.name], (to,), problem.output(stage, here, value(v)))
             else:
-                w.store(stage.tensor, tuple(here[a.name] for a in problem.reduction.axes), found)
+                store_output(w, problem, stage, here, value(v))
 
     def _store_results(self, thread: Expr) -> None:
         """Store outputs from shared memory: neighbouring lanes neighbours, by vectors where those of the block are
         contiguous and aligned."""
         problem, w, s = self.problem, self.w, self.sizes
-        column, height = problem.width.axis, problem.output_height
+        column, row = problem.width.axis, problem.height.axis
         elements = s.row_tiles * s.tile_d * s.tile_rows * self._columns
-        contiguous = s.tiles_w == 1 and height % s.tile_rows == 0 and not s.shared_filter
+        contiguous = s.tiles_w == 1 and row.extent % s.tile_rows == 0 and not s.shared_filter
         contiguous &= s.tile_d == 1 or s.tiles_h == 1
         for stage in problem.outputs:
             width = VECTOR_BYTES // stage.tensor.dtype.bytes if contiguous else 1
             while elements % width:
                 width //= 2
             items = elements // width
-            with self._unrolled("n", -(-items // s.threads)) as n:
+            with w.unrolled("n", -(-items // s.threads)) as n:
                 item = n * s.threads + thread
                 exists = [item < items] if items % s.threads else []
                 if contiguous:
-                    with w.when(logical_and(*exists) if exists else None), self._lanes(width) as v:
+                    with w.when(*exists), w.vectorized("v", width) as v:
                         flat = self.first_tile * (s.tile_d * s.tile_rows * self._columns) + item * width + v
-                        to = tuple(axis_indices(flat, problem.reduction.axes).values())
+                        to = tuple(axis_indices(flat, problem.axes).values())
                         w.store(stage.tensor, to, Load(self.results[stage.name], (item * width + v,)))
                     continue
                 y, plane, line, place = delinearize(item, (s.row_tiles, s.tile_d, s.tile_rows, self._columns))
                 at = self._moved(self._point_of(y), plane, line, place)
                 exists += [at[column.name] < column.extent] if s.tiles_w * self._columns > column.extent else []
-                if problem.height is not None:
-                    exists += [at[problem.height.axis.name] < height] if height % s.tile_rows else []
-                with w.when(logical_and(*exists) if exists else None):
-                    to = tuple(at[a.name] for a in problem.reduction.axes)
+                exists += [at[row.name] < row.extent] if row.extent % s.tile_rows else []
+                with w.when(*exists):
+                    to = tuple(at[a.name] for a in problem.axes)
                     w.store(stage.tensor, to, Load(self.results[stage.name], (item,)))
 
 

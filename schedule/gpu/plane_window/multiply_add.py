@@ -10,16 +10,13 @@ for each row of the input that the strip sees:
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 
 from ....ir.buffer import Buffer, MemoryScope
-from ....ir.expr import WARP_LANES, Binary, Cast, Expr, Load, index, minimum
-from ....te.workload import Axis
+from ....ir.expr import WARP_LANES, Expr, Load, index, minimum
 from ...loop_nest.nest import identity
 from ...tile.delinearize import delinearize
-from ...tile.masked_loads import MaskedLoad, replace_masked_loads
-from ...tile.register_loads import RegisterLoad, allocate_registers, load_registers
-from ...tile.stage_body import scalar_at
+from ...tile.masked_loads import MaskedLoad
+from ..window_parts import accumulate, load_fixed
 from .kernel import PlaneWindowWriter, accumulator_dtype, store_width
 
 
@@ -38,22 +35,12 @@ class MultiplyAddWriter(PlaneWindowWriter):
         self.acc = self.w.allocate(name, (s.tile_h, s.tile_w), dtype, MemoryScope.REGISTER)
 
     def _load_filter(self, row: Expr | None) -> None:
-        """Load what is the same for all outputs of a plane, for every point of the window or of a row of it. Keep it
-        with the axes of the reduction that index it."""
-        problem, w = self.problem, self.w
-        self.weights: dict[MaskedLoad, tuple[RegisterLoad, tuple[Axis, ...]]] = {}
-        for masked in problem.fixed_loads:
-            given = problem.row_axes if row is not None else ()
-            axes = tuple(a for a in problem.reduce_axes_of(masked) if a not in given)
-            registers = allocate_registers(w, masked, [a.extent for a in axes], "", 1)
-            self.weights[masked] = (registers, axes)
-            with ExitStack() as loops:
-                indices = [loops.enter_context(self._unrolled(f"{a.name}_u", a.extent)) for a in axes]
-                here = {**self._at_row(self.at, row), **{a.name: i for a, i in zip(axes, indices, strict=True)}}
-                load_registers(w, registers, indices, here, "", 1)
+        """Load what is the same for all outputs of a plane, for every point of the window or of a row of it."""
+        given = self.problem.row_axes if row is not None else ()
+        self.weights = load_fixed(self.w, self.problem, given, self._at_row(self.at, row), "", 1)
 
     def _clear(self) -> None:
-        with self._unrolled("q", self.sizes.tile_h) as q, self._unrolled("p", self.sizes.tile_w) as p:
+        with self.w.unrolled("q", self.sizes.tile_h) as q, self.w.unrolled("p", self.sizes.tile_w) as p:
             self.w.store(self.acc, (q, p), identity(self.problem.combine, self.acc.dtype))
 
     def _multiply_line(
@@ -69,41 +56,16 @@ class MultiplyAddWriter(PlaneWindowWriter):
             name = f"{masked.load.buffer.name}_near"
             near[masked] = w.allocate(name, (s.near,), tile.dtype, MemoryScope.REGISTER)
             for k in range(0, s.near, s.near_width):
-                with self._lanes(s.near_width) as v:
+                with w.vectorized("v", s.near_width) as v:
                     w.store(near[masked], (k + v,), Load(tile, (y, line, column + k + v)))
         for q, row, begun in reading:
-            self._accumulate(self._at_row(self._output_row(q), row), near, s.lead - skipped, q, begun=begun)
+            at, first = self._at_row(self._output_row(q), row), s.lead - skipped
+            accumulate(w, self.problem, at, near, first, self.weights, self.acc, (index(q),), begun=begun)
 
     def _output_row(self, q: int) -> dict[str, Expr]:
         """Return the axes at the first output of row ``q`` of the strip."""
-        height = self.problem.height
-        return self.at if height is None else {**self.at, height.axis.name: self.at[height.axis.name] + q}
-
-    def _accumulate(
-        self,
-        at: Mapping[str, Expr],
-        near: Mapping[MaskedLoad, Buffer],
-        first: int,
-        q: int,
-        *,
-        begun: bool,
-    ) -> None:
-        """Accumulate a row of the input into row ``q`` of the accumulators. The strip's first output sees ``near`` from
-        ``first`` on."""
-        problem, width, acc = self.problem, self.problem.width, self.acc
-        for point in range(width.window_points):
-            with self._unrolled("p", self.sizes.tile_w) as p:
-                here = {**at, width.axis.name: at[width.axis.name] + p}
-                if width.window is not None:
-                    here[width.window.name] = index(point)
-                position = p * width.stride + (first + point * width.dilation)
-                values: dict[MaskedLoad, Expr] = {m: Load(buffer, (position,)) for m, buffer in near.items()}
-                values |= {m: h.value([here[a.name] for a in axes], index(0)) for m, (h, axes) in self.weights.items()}
-                term = scalar_at(replace_masked_loads(problem.reduction.body, values), here)
-                wide = term if term.dtype == acc.dtype else Cast(term, acc.dtype)
-                to = (index(q), p)
-                sum_ = Binary(problem.combine, Load(acc, to), wide) if begun or point else wide
-                self.w.store(acc, to, sum_)
+        row = self.problem.height.axis.name
+        return {**self.at, row: self.at[row] + q}
 
     def _finish_row(self, q: int) -> None:
         """Outputs go to memory in vectors, or one by one to shared memory."""

@@ -13,7 +13,7 @@ from ....ir.expr import WARP_LANES
 from ....ir.stmt import Kernel
 from ....te.cost import minimum_bytes
 from ....te.workload import Workload
-from ...problems.plane_window import BLOCK_OUTPUTS, STEP_POSITIONS, STRIPS, PlaneWindow, plane_window_of, toeplitz_atom
+from ...problems.plane_window import BLOCK_OUTPUTS, STEP_POSITIONS, STRIPS, PlaneWindow, plane_window_of
 from ...sketch import Peaks
 from ...space.columns import Bools, Columns, Derived, Floats, Ints, derived_once
 from ...space.constraint import Constraint
@@ -74,8 +74,8 @@ class PlaneWindowPlan(GpuPlan):
 
     @property
     def knobs(self) -> tuple[Knob, ...]:
-        width, height = self.problem.width.axis.extent, self.problem.output_height
-        depth, multiplied = self.problem.output_depth, toeplitz_atom(self.problem) is not None
+        width, height = self.problem.width.axis.extent, self.problem.height.axis.extent
+        depth, multiplied = self.problem.depth.axis.extent, self.problem.toeplitz_atom is not None
         return (
             Knob(
                 "tile_w",
@@ -87,7 +87,7 @@ class PlaneWindowPlan(GpuPlan):
                 tuple(n for n in (1, 2, 3, 4, 5, 6, 7, 8, 14, 16) if n <= height),
                 "how many neighbouring outputs along the height a thread computes",
             ),
-            *([_tile_d(depth)] if self.problem.depth is not None else []),
+            *([_tile_d(depth)] if depth > 1 else []),
             Knob("tiles_w", _parts(width), "how many tiles the columns of a plane are divided into"),
             Knob("tiles_h", _parts(height), "how many tiles the rows of a plane are divided into"),
             Knob("row_tiles", (1, 2, 3, 4, 6, 8, 16, 32), "how many tiles of rows a block has"),
@@ -98,11 +98,6 @@ class PlaneWindowPlan(GpuPlan):
     @property
     def defaults(self) -> Mapping[str, KnobValue]:
         return {"mma": 0, "shared_filter": 0, "tile_d": 1}
-
-    @property
-    def _input_bytes(self) -> int:
-        """Bytes of one position, of all inputs that windows move over together."""
-        return sum(m.load.dtype.bytes for m in self.problem.sliding_loads)
 
     @property
     def _output_bytes(self) -> int:
@@ -118,11 +113,10 @@ class PlaneWindowPlan(GpuPlan):
         tile_w, tile_h, row_tiles = (columns.ints(k) for k in ("tile_w", "tile_h", "row_tiles"))
         tile_d, tiles_w, tiles_h = (columns.ints(k) for k in ("tile_d", "tiles_w", "tiles_h"))
         staged, mma, shared_filter = (columns.ints(k) for k in ("staged_epilogue", "mma", "shared_filter"))
-        width, height = problem.width.axis.extent, problem.output_height
+        width, height = problem.width.axis.extent, problem.height.axis.extent
         strips_w, strips_h = _strips(width, tile_w, tiles_w), _strips(height, tile_h, tiles_h)
         tile_columns, tile_rows = strips_w * tile_w, strips_h * tile_h
-        plane_rows = problem.height.positions(tile_rows) if problem.height is not None else np.ones_like(tile_h)
-        planes = problem.depth.positions(tile_d) if problem.depth is not None else tile_d
+        plane_rows, planes = problem.height.positions(tile_rows), problem.depth.positions(tile_d)
         load_width, lead = self._aligned_vectors(tile_columns, mma)
         k_steps = np.where(mma > 0, -(-(lead + problem.width.positions(BLOCK_OUTPUTS)) // STEP_POSITIONS), 0)
         widest = VECTOR_BYTES // max(m.load.dtype.bytes for m in problem.sliding_loads)
@@ -144,9 +138,11 @@ class PlaneWindowPlan(GpuPlan):
         load_planes = np.clip(threads // (vectors * plane_rows), 1, row_tiles * planes)
         loads = -(-row_tiles * planes // load_planes) * -(-plane_rows // load_lines) * -(-vectors // threads)
         results = row_tiles * tile_d * tile_rows * np.minimum(tile_columns, width) * self._output_bytes
-        shared_bytes = row_tiles * planes * plane_rows * pitch * self._input_bytes + np.where(staged > 0, results, 0)
-        loaded = loads * _words(load_width * self._input_bytes)
-        loaded = loaded + PLANE_REGISTERS * (problem.depth is not None)
+        shared_bytes = row_tiles * planes * plane_rows * pitch * self.problem.position_bytes + np.where(
+            staged > 0, results, 0
+        )
+        loaded = loads * _words(load_width * self.problem.position_bytes)
+        loaded = loaded + PLANE_REGISTERS * (problem.depth.axis.extent > 1)
         filter_rows = np.where(looped, 1, problem.window_rows)
         registers = self._registers(tile_w, tile_h, near, k_steps, filter_rows, loaded)
         return PlaneWindowSizes(
@@ -174,7 +170,7 @@ class PlaneWindowPlan(GpuPlan):
             near_width=near_width,
             near=near,
             staged=staged,
-            blocks=tiles_w * (self._planes * (problem.output_depth // tile_d) * tiles_h // row_tiles),
+            blocks=tiles_w * (self._planes * (problem.depth.axis.extent // tile_d) * tiles_h // row_tiles),
             shared_bytes=shared_bytes,
             registers=registers,
             resident=self.limits.resident_blocks(threads, registers, shared_bytes),
@@ -197,10 +193,10 @@ class PlaneWindowPlan(GpuPlan):
         window have accumulators where it has all of them."""
         problem, accumulator = self.problem, _words(accumulator_dtype(self.problem).bytes)
         whole = filter_rows == problem.window_rows
-        open_rows = np.where(whole, np.minimum(tile_h, problem.window_height), tile_h)
+        open_rows = np.where(whole, np.minimum(tile_h, problem.height.window_points), tile_h)
         weights = len(problem.fixed_loads) * filter_rows * problem.width.window_points * accumulator
         wide = problem.width.positions(tile_w) * len(problem.sliding_loads) * accumulator * self._is_narrow
-        computing = weights + accumulator * tile_w * open_rows + wide + _words(near * self._input_bytes)
+        computing = weights + accumulator * tile_w * open_rows + wide + _words(near * self.problem.position_bytes)
         fragments = 2 * k_steps * filter_rows
         multiplying = fragments + tile_w // 2 * open_rows + near // 2
         with_mma = np.maximum(loaded + fragments * whole, multiplying)
@@ -215,7 +211,7 @@ class PlaneWindowPlan(GpuPlan):
     @property
     def constraints(self) -> tuple[Constraint, ...]:
         names = tuple(k.name for k in self.knobs)
-        width, height = self.problem.width.axis.extent, self.problem.output_height
+        width, height = self.problem.width.axis.extent, self.problem.height.axis.extent
         return (
             Constraint(
                 "row_tiles divides the tiles of rows of all planes",
@@ -253,7 +249,7 @@ class PlaneWindowPlan(GpuPlan):
 
     def _tiles(self, columns: Columns) -> Ints:
         """Return how many tiles of rows there are."""
-        return self._planes * (self.problem.output_depth // columns.ints("tile_d")) * columns.ints("tiles_h")
+        return self._planes * (self.problem.depth.axis.extent // columns.ints("tile_d")) * columns.ints("tiles_h")
 
     def _may_share(self, columns: Columns) -> Bools:
         tiles = self._tiles(columns) // prod(a.extent for a in self.problem.filter_axes)
@@ -290,11 +286,13 @@ class PlaneWindowPlan(GpuPlan):
         both = zip(self._adding(sizes), self._multiplying(sizes), strict=True)
         instructions, accesses, read = (np.where(sizes.mma > 0, with_mma, without) for without, with_mma in both)
         staged = np.where(sizes.staged > 0, 2 * _outputs(sizes), 0)
-        through_shared = (sizes.loads * sizes.load_width + read) * self._input_bytes + staged * self._output_bytes
-        tile_bytes = sizes.row_tiles * sizes.rows * sizes.pitch * self._input_bytes
+        through_shared = (
+            sizes.loads * sizes.load_width + read
+        ) * self.problem.position_bytes + staged * self._output_bytes
+        tile_bytes = sizes.row_tiles * sizes.rows * sizes.pitch * self.problem.position_bytes
         halves = np.where((sizes.mma > 0) & (sizes.staged == 0) & (sizes.tile_w > BLOCK_OUTPUTS), 2, 1)
         of_load = np.where(sizes.shared_filter > 0, FAR_LOAD_INSTRUCTIONS, LOAD_INSTRUCTIONS)
-        ragged = (sizes.tiles_w > 1) | (problem.output_height % sizes.tile_rows > 0) | (sizes.shared_filter > 0)
+        ragged = (sizes.tiles_w > 1) | (problem.height.axis.extent % sizes.tile_rows > 0) | (sizes.shared_filter > 0)
         scattered = np.where(ragged & (sizes.staged > 0), SCATTERED_INSTRUCTIONS * _outputs(sizes), 0)
         loading = of_load * each * sizes.loads + scattered
         traffic = MemoryTraffic(
@@ -311,9 +309,8 @@ class PlaneWindowPlan(GpuPlan):
     def _lines(self, sizes: PlaneWindowSizes) -> Ints:
         """Return how often a strip reads a row of the input."""
         height = self.problem.height
-        once = height.positions(sizes.tile_h) if height is not None else np.ones_like(sizes.tile_h)
-        rows = np.where(sizes.looped > 0, sizes.tile_h * self.problem.window_height, once)
-        return self.problem.window_depth * rows
+        rows = np.where(sizes.looped > 0, sizes.tile_h * height.window_points, height.positions(sizes.tile_h))
+        return self.problem.depth.window_points * rows
 
     def _adding(self, sizes: PlaneWindowSizes) -> tuple[Ints, Ints, Ints]:
         """Return what a thread does that multiplies and adds: (instructions, loads and stores, positions that it reads
@@ -344,7 +341,7 @@ class PlaneWindowPlan(GpuPlan):
     def derive(self, columns: Columns) -> Derived:
         sizes = self.sizes(columns)
         return {
-            **gpu_columns(self.target, sizes, wanted=sizes.loads * sizes.load_width * self._input_bytes),
+            **gpu_columns(self.target, sizes, wanted=sizes.loads * sizes.load_width * self.problem.position_bytes),
             "outputs": _outputs(sizes),
             "loads_per_output": sizes.rows * sizes.pitch / (sizes.tile_d * sizes.tile_rows * sizes.tile_columns),
         }

@@ -17,10 +17,10 @@ from itertools import product
 
 from ....core.dtypes import float32
 from ....ir.buffer import Buffer, MemoryScope
-from ....ir.expr import Compare, CompareOp, Expr, Load, const, index, logical_and, minimum
+from ....ir.expr import Compare, CompareOp, Expr, Load, const, index, minimum
 from ....ir.gpu.ldmatrix import LoadMatrix
 from ....ir.gpu.mma import Mma
-from ...problems.plane_window import BLOCK_OUTPUTS, STRIPS, toeplitz_atom
+from ...problems.plane_window import BLOCK_OUTPUTS, STRIPS
 from ...tile.delinearize import delinearize
 from ...tile.masked_loads import MaskedLoad
 from ...tile.stage_body import scalar_at
@@ -61,7 +61,7 @@ class ToeplitzWriter(PlaneWindowWriter):
             here = self._at_row(first, r)
             if width.window is not None:
                 here[width.window.name] = distance // width.dilation
-            with w.when(logical_and(*inside)):
+            with w.when(*inside):
                 w.store(self.filters, to, scalar_at(masked.load, here))
 
     def _strip(self, row: Expr) -> tuple[tuple[Expr, Expr, Expr, Expr], list[Expr]]:
@@ -79,7 +79,7 @@ class ToeplitzWriter(PlaneWindowWriter):
     def _multiply_line(
         self, tiles: Mapping[MaskedLoad, Buffer], line: Expr, reading: Sequence[tuple[int, Expr, bool]]
     ) -> None:
-        w, s, (buffer,), atom = self.w, self.sizes, tiles.values(), toeplitz_atom(self.problem)
+        w, s, (buffer,), atom = self.w, self.sizes, tiles.values(), self.problem.toeplitz_atom
         assert atom is not None
         (tile, own_z, own_y, own_x), _ = self._strip(self.lane % STRIPS)
         first = own_x * s.tile_w + self.lane // STRIPS * BLOCK_OUTPUTS

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from ....core.dtypes import DType
 from ....ir.buffer import Buffer, MemoryScope
-from ....ir.expr import Binary, Compare, CompareOp, Expr, Load, Var, conjunction, index
+from ....ir.expr import Compare, CompareOp, Expr, Load, Var, conjunction, index
 from ....ir.stmt import HardwareAxis, Kernel
 from ....te.functions import negated
 from ....te.workload import Axis
@@ -32,7 +32,7 @@ from ...tile.masked_loads import MaskedLoad, conjuncts
 from ...tile.names import FreshNameWriter
 from ...tile.register_loads import RegisterLoad, allocate_registers, bounded, load_registers, without_kept_conditions
 from ...tile.stage_body import scalar_at
-from ..window_parts import Values, reduce_parts
+from ..window_parts import Values, accumulate, reduce_parts, store_output
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ class _RowWindowKernelWriter:
             with w.unrolled("k", s.near) as k:
                 w.store(near[masked], (k,), Load(tile, (y, x * (s.tile_w * width.stride) + k)))
         dtype, name = accumulator_dtype(problem), problem.reduction.name
-        reduced = self._reduced(at, near) if problem.is_alike else self._accumulated(at, first, x, near)
+        reduced = self._reduced(at, near) if problem.is_alike(problem.width) else self._accumulated(at, first, x, near)
         results = w.allocate(f"{name}_tile", (s.rows_per_cta, self.tile_columns), dtype, MemoryScope.SHARED)
         for p in range(s.tile_w):
             with w.vectorized("v", 1) as v:
@@ -191,19 +191,10 @@ class _RowWindowKernelWriter:
 
     def _accumulated(self, at: Mapping[str, Expr], first: Expr, x: Expr, near: Mapping[MaskedLoad, Buffer]) -> Values:
         """Reduce the windows of the thread's outputs point by point, as ``_reduced`` does otherwise."""
-        problem, w, s, width = self.problem, self.w, self.sizes, self.problem.width
-        dtype, name = accumulator_dtype(problem), problem.reduction.name
-        acc = w.allocate(f"{name}_acc", (s.tile_w,), dtype, MemoryScope.REGISTER)
-        assert width.window is not None
-        for point in range(width.window_points):
-            with w.unrolled("p", s.tile_w) as p:
-                values: dict[MaskedLoad, Expr] = {
-                    masked: Load(buffer, (p * width.stride + point * width.dilation,))
-                    for masked, buffer in near.items()
-                }
-                here = {**at, width.axis.name: first + x * s.tile_w + p, width.window.name: index(point)}
-                term = problem.term(values, here, dtype)
-                w.store(acc, (p,), Binary(problem.combine, Load(acc, (p,)), term) if point else term)
+        problem, s, name = self.problem, self.sizes, f"{self.problem.reduction.name}_acc"
+        acc = self.w.allocate(name, (s.tile_w,), accumulator_dtype(problem), MemoryScope.REGISTER)
+        here = {**at, problem.width.axis.name: first + x * s.tile_w}
+        accumulate(self.w, problem, here, near, 0, {}, acc, (), begun=False)
         return lambda number, v: Load(acc, (number + v,))
 
     def _store_outputs(self, at: Mapping[str, Expr], first: Expr, x: Expr, y: Expr, results: Buffer) -> None:
@@ -229,5 +220,4 @@ class _RowWindowKernelWriter:
             here = {**at, column.name: first + place}
             with w.when(None if whole else here[column.name] < column.extent):
                 for stage in problem.outputs:
-                    indices = tuple(here[a.name] for a in problem.reduction.axes)
-                    w.store(stage.tensor, indices, problem.output(stage, here, Load(results, (y, place))))
+                    store_output(w, problem, stage, here, Load(results, (y, place)))

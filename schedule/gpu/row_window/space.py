@@ -118,7 +118,7 @@ class RowWindowPlan(GpuPlan):
         bank_conflicts = np.gcd(sizes.tile_w * problem.width.stride, WARP_LANES)
         inputs = (sizes.loads + bank_conflicts * sizes.near) * self.problem.position_bytes
         results = 2 * sizes.tile_w * accumulator_dtype(problem).bytes
-        if problem.is_alike:
+        if problem.is_alike(problem.width):
             operations = STEP_OPERATIONS * threads * step_counts(problem.width, sizes.tile_w, problem.combine)
         else:
             operations = flops(workload) * threads * sizes.tile_w / (self._rows * problem.columns)

@@ -43,7 +43,7 @@ from ...tile.masked_loads import MaskedLoad, conjuncts
 from ...tile.names import FreshNameWriter
 from ...tile.register_loads import RegisterLoad, allocate_registers, bounded, load_registers, without_kept_conditions
 from ...tile.stage_body import scalar_at
-from ..window_parts import Values, reduce_parts
+from ..window_parts import Values, reduce_parts, store_output
 
 WORD_BYTES = 4
 """Bytes of a bank of shared memory."""
@@ -369,7 +369,7 @@ class _SeparableWindowKernelWriter:
         with w.shared_out("n", s.row_tiles * elements // s.store_width, s.threads, thread, LoopKind.UNROLLED) as item:
             with w.vectorized("v", s.store_width) as v:
                 here = axis_indices(tile * elements + item * s.store_width + v, problem.reduction.axes)
-                self._store_output(here, Load(results, (item * s.store_width + v,)))
+                store_output(w, problem, problem.outputs[0], here, Load(results, (item * s.store_width + v,)))
 
     def _store_outputs(self, tile: Expr, first: Expr, thread: Expr, results: Buffer) -> None:
         """Store all outputs of the block's tiles, rows by neighbouring lanes."""
@@ -393,12 +393,8 @@ class _SeparableWindowKernelWriter:
                         for below in range(self.lanes):
                             here[row.name] = at[row.name] + (line % per_tile * self.lanes + below)
                             with w.when(here[row.name] < row.extent if row.extent % s.tile_h else None):
-                                self._store_output(here, Load(word, (index(below),)))
-
-    def _store_output(self, here: Mapping[str, Expr], value: Expr) -> None:
-        for stage in self.problem.outputs:
-            indices = tuple(here[a.name] for a in self.problem.reduction.axes)
-            self.w.store(stage.tensor, indices, self.problem.output(stage, here, value))
+                                for stage in problem.outputs:
+                                    store_output(w, problem, stage, here, Load(word, (index(below),)))
 
 
 _TILE, _POSITION = "tile#", "position#"

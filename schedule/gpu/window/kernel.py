@@ -16,8 +16,8 @@ that comes ``stages - 1`` rows later is then loaded before a row is accumulated.
 Where a row of pixels contributes the same to every row of outputs (pooling), it is reduced by itself first.
 """
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -25,7 +25,7 @@ from ....core.dtypes import DType
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import Binary, BinaryOp, Expr, Load, Var, index
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
-from ....te.workload import Axis, Stage
+from ....te.workload import Axis
 from ...loop_nest.nest import KERNEL_NAME, identity, kernel_of
 from ...problems.window import ReduceWindow
 from ...problems.window_steps import steps_along
@@ -35,7 +35,7 @@ from ...tile.delinearize import axis_indices
 from ...tile.masked_loads import MaskedLoad
 from ...tile.names import FreshNameWriter
 from ...tile.register_loads import RegisterLoad, allocate_registers, bounded, load_registers, without_kept_conditions
-from ..window_parts import reduce_parts
+from ..window_parts import load_fixed, reduce_parts, store_output
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +72,6 @@ def window_kernel(problem: ReduceWindow, sizes: WindowSizes) -> Kernel:
     return _WindowKernelWriter(problem, sizes).kernel()
 
 
-_FixedRegisters = Mapping[MaskedLoad, tuple[RegisterLoad, tuple[Axis, ...]]]
-"""The loads that are the same for all outputs, in registers, and the axes of the reduction that index them."""
-
-_Consumers = Sequence[tuple[int, int]]
-"""The rows of a thread's outputs that a row of the input contributes to, each with the row of its window."""
-
-
 def accumulates_pairs(problem: ReduceWindow) -> bool:
     """Return whether an instruction accumulates two channels, where a thread has several: large windows of 16-bit
     floats of which the greatest or the least is taken."""
@@ -93,8 +86,8 @@ class _WindowKernelWriter:
         self.width, self.tile_w, self.tile_h = (int(n) for n in (sizes.vector_width, sizes.tile_w, sizes.tile_h))
         self.w = FreshNameWriter(problem.names)
         self.thread_grid = [Axis(a.name, -(-a.extent // self._tile_extent(a))) for a in problem.axes]
-        moving = [(problem.width, self.tile_w), (problem.height, self.tile_h)]
-        self.ragged = [m.axis.name for m, tile in moving if m is not None and m.axis.extent % tile]
+        moving = [(problem.width.axis, self.tile_w), (problem.height.axis, self.tile_h)]
+        self.ragged = [axis.name for axis, tile in moving if axis.extent % tile]
         self.combine = problem.combine
         dtype = problem.reduction.tensor.dtype
         in_pairs = self.width > 1 and accumulates_pairs(problem)
@@ -123,85 +116,71 @@ class _WindowKernelWriter:
             return self.width
         if axis == problem.width.axis:
             return self.tile_w
-        return self.tile_h if problem.height is not None and axis == problem.height.axis else 1
+        return self.tile_h if axis == problem.height.axis else 1
 
     def _thread(self, start: Mapping[str, Expr]) -> None:
         """All that one thread does, whose first output is at ``start``. Where windows move along all axes of the
         reduction, a row of outputs is stored as soon as the last row of its windows is accumulated."""
         problem, w = self.problem, self.w
         unwindowed = [a for a in problem.unwindowed_axes if a.extent > 1]
-        consumers = {line: found for line in range(self._input_rows) if (found := self._consumers(line))}
-        acc = self._accumulators(problem.reduction.name, self.tile_h)
+        consumers = problem.height.consumers(self.tile_h)
+        self.begun = bool(unwindowed)
+        self.acc = self._accumulators(problem.reduction.name, self.tile_h)
         if unwindowed:
-            with self._unrolled("q", self.tile_h) as every, self._unrolled("p", self.tile_w) as p, self._lanes() as v:
-                w.store(acc, (every, p, v), identity(self.combine, self.accumulator_dtype))
+            with w.unrolled("q_u", self.tile_h) as every, self._points() as (p, v):
+                w.store(self.acc, (every, p, v), identity(self.combine, self.accumulator_dtype))
         with ExitStack() as loops:
             kind = LoopKind.SERIAL if problem.is_looped else LoopKind.UNROLLED
-            at = {**start, **{a.name: loops.enter_context(self._loop(a.name, a.extent, kind)) for a in unwindowed}}
-            pixels = self._pixel_registers()
+            at = {**start, **{a.name: loops.enter_context(w.loop(f"{a.name}_u", a.extent, kind)) for a in unwindowed}}
+            self.pixels = self._pixel_registers()
             ahead = int(self.sizes.stages) - 1 if self.sizes.stages else len(consumers)
             lines = list(consumers)
             for line in lines[:ahead]:
-                self._load_line(at, pixels, line)
-            fixed = self._load_fixed(at)
+                self._load_line(at, line)
+            self.fixed = load_fixed(w, problem, problem.unwindowed_axes, at, problem.channel.name, self.width)
             for number, (line, reading) in enumerate(consumers.items()):
                 for later in lines[number + ahead : number + ahead + 1]:
-                    self._load_line(at, pixels, later)
-                self._accumulate_line(at, pixels, line, reading, fixed, acc, begun=bool(unwindowed))
+                    self._load_line(at, later)
+                self._accumulate_line(at, line, reading)
                 for q, r in reading:
-                    if r == problem.window_height - 1 and not unwindowed:
-                        self._store_row(start, q, acc)
+                    if r == problem.height.window_points - 1 and not unwindowed:
+                        self._store_row(start, q)
         if unwindowed:
             for row in range(self.tile_h):
-                self._store_row(start, row, acc)
+                self._store_row(start, row)
 
     def _accumulators(self, name: str, rows: int) -> Buffer:
         """Registers of [rows, tile_w, vector_width] accumulators."""
         shape = (rows, self.tile_w, self.width)
         return self.w.allocate(f"{name}_acc", shape, self.accumulator_dtype, MemoryScope.REGISTER)
 
-    def _loop(self, name: str, extent: int, kind: LoopKind) -> AbstractContextManager[Var]:
-        return self.w.loop(f"{name}_u", extent, kind)
-
-    def _unrolled(self, name: str, extent: int) -> AbstractContextManager[Var]:
-        return self._loop(name, extent, LoopKind.UNROLLED)
-
-    def _lanes(self) -> AbstractContextManager[Var]:
-        return self.w.vectorized("v", self.width)
+    @contextmanager
+    def _points(self) -> Iterator[tuple[Expr, Expr]]:
+        """Loops over the outputs of a row of a thread, and over their channels."""
+        with self.w.unrolled("p_u", self.tile_w) as p, self.w.vectorized("v", self.width) as v:
+            yield p, v
 
     # --- loads
-
-    @property
-    def _input_rows(self) -> int:
-        """Rows of the input that the windows of a thread span."""
-        return self.problem.height.positions(self.tile_h) if self.problem.height is not None else 1
-
-    def _consumers(self, line: int) -> _Consumers:
-        height = self.problem.height
-        if height is None:
-            return [(0, 0)]
-        pairs = [(q, r) for q in range(self.tile_h) for r in range(height.window_points)]
-        return [(q, r) for q, r in pairs if height.stride * q + height.dilation * r == line]
 
     def _pixel_registers(self) -> Mapping[MaskedLoad, RegisterLoad]:
         """Registers of [row, position, lane] for rows of the input."""
         problem, lane = self.problem, self.problem.channel.name
-        shape = (int(self.sizes.stages) or self._input_rows, problem.width.positions(self.tile_w))
+        rows = int(self.sizes.stages) or problem.height.positions(self.tile_h)
+        shape = (rows, problem.width.positions(self.tile_w))
         return {r: allocate_registers(self.w, r, shape, lane, self.width) for r in problem.sliding_loads}
 
     def _slot(self, line: int) -> int:
         """Return where row ``line`` of the input is in the registers."""
         return line % int(self.sizes.stages) if self.sizes.stages else line
 
-    def _load_line(self, at: Mapping[str, Expr], loaded: Mapping[MaskedLoad, RegisterLoad], line: int) -> None:
+    def _load_line(self, at: Mapping[str, Expr], line: int) -> None:
         """Load row ``line`` of the input into its registers."""
         problem = self.problem
-        corner = {a.name: Var(a.name) * self._tile_extent(a) for a in problem.axes}
+        corner = {**problem.unit_axes, **{a.name: Var(a.name) * self._tile_extent(a) for a in problem.axes}}
         axes = [*self.thread_grid, *problem.unwindowed_axes]
         for k in range(problem.width.positions(self.tile_w)):
-            here = {**at, **self._pixel(at, line, k)}
-            anywhere = {**problem.unit_axes, **corner, **self._pixel(corner, line, k)}
-            for masked, registers in loaded.items():
+            here, anywhere = ({**point, **self._pixel(point, line, k)} for point in (at, corner))
+            for masked, registers in self.pixels.items():
                 needed = without_kept_conditions(bounded(masked, self.ragged), anywhere, axes)
                 to = (index(self._slot(line)), index(k))
                 load_registers(self.w, replace(registers, masked=needed), to, here, problem.channel.name, self.width)
@@ -210,103 +189,62 @@ class _WindowKernelWriter:
         """Return the axes at a point that loads row ``line`` and position ``k`` of the input, counted from those of the
         output at ``at``."""
         width, height = self.problem.width, self.problem.height
-        below = height.at(at[height.axis.name], index(line)) if height is not None else {}
-        return {**below, **width.at(at[width.axis.name], index(k))}
-
-    def _load_fixed(self, at: Mapping[str, Expr]) -> _FixedRegisters:
-        """Load what is the same for all outputs of a thread, for every point of the window."""
-        problem, w = self.problem, self.w
-        fixed: dict[MaskedLoad, tuple[RegisterLoad, tuple[Axis, ...]]] = {}
-        for masked in problem.fixed_loads:
-            axes = tuple(a for a in problem.reduce_axes_of(masked) if a not in problem.unwindowed_axes)
-            shape, lane = [a.extent for a in axes], problem.channel.name
-            registers = allocate_registers(w, masked, shape, lane, self.width)
-            fixed[masked] = (registers, axes)
-            with ExitStack() as loops:
-                indices = [loops.enter_context(self._unrolled(a.name, a.extent)) for a in axes]
-                here = {**at, **{a.name: i for a, i in zip(axes, indices, strict=True)}}
-                load_registers(w, registers, indices, here, lane, self.width)
-        return fixed
+        return {**height.at(at[height.axis.name], index(line)), **width.at(at[width.axis.name], index(k))}
 
     # --- arithmetic
 
-    def _accumulate_line(
-        self,
-        at: Mapping[str, Expr],
-        pixels: Mapping[MaskedLoad, RegisterLoad],
-        line: int,
-        consumers: _Consumers,
-        fixed: _FixedRegisters,
-        acc: Buffer,
-        *,
-        begun: bool,
-    ) -> None:
-        """Accumulate a row of the input into the rows of outputs that read it. It is reduced by itself first where it
-        contributes the same to all of them. ``begun``: all accumulators have a value already."""
+    def _accumulate_line(self, at: Mapping[str, Expr], line: int, consumers: Sequence[tuple[int, int]]) -> None:
+        """Accumulate a row of the input into the rows of outputs that read it: (row of the outputs, row of its window).
+        It is reduced by itself first where it contributes the same to all of them."""
         problem = self.problem
         if len(consumers) == 1 or not problem.is_alike(problem.height):
             for q, r in consumers:
-                self._accumulate(self._row_point(at, q, r), pixels, line, fixed, acc, q, begun=begun or r > 0)
+                self._accumulate(self._row_point(at, q, r), line, self.acc, q, begun=self.begun or r > 0)
             return
         partial = self._accumulators(f"{problem.reduction.name}_line", 1)
         if not problem.is_large or not problem.is_alike(problem.width):
-            self._accumulate(self._row_point(at, *consumers[0]), pixels, line, fixed, partial, 0, begun=False)
+            self._accumulate(self._row_point(at, *consumers[0]), line, partial, 0, begun=False)
         else:
-            self._reduce_line(self._row_point(at, *consumers[0]), pixels, line, partial)
+            self._reduce_line(self._row_point(at, *consumers[0]), line, partial)
         for q, r in consumers:
-            with self._unrolled("p", self.tile_w) as p, self._lanes() as v:
-                self._combine(acc, (index(q), p, v), Load(partial, (index(0), p, v)), begun=begun or r > 0)
+            with self._points() as (p, v):
+                self._combine(self.acc, (index(q), p, v), Load(partial, (index(0), p, v)), begun=self.begun or r > 0)
 
     def _row_point(self, at: Mapping[str, Expr], q: int, r: int) -> Mapping[str, Expr]:
         """``at`` moved to row ``q`` of the outputs and row ``r`` of its window."""
         height = self.problem.height
-        if height is None:
-            return at
         window: dict[str, Expr] = {} if height.window is None else {height.window.name: index(r)}
         return {**at, height.axis.name: at[height.axis.name] + q, **window}
 
-    def _reduce_line(
-        self,
-        at: Mapping[str, Expr],
-        pixels: Mapping[MaskedLoad, RegisterLoad],
-        line: int,
-        partial: Buffer,
-    ) -> None:
+    def _reduce_line(self, at: Mapping[str, Expr], line: int, partial: Buffer) -> None:
         """Reduce row ``line`` of the input in the fewest steps."""
-        problem, w, channel, slot = self.problem, self.w, self.problem.channel.name, index(self._slot(line))
+        problem, w, channel = self.problem, self.w, self.problem.channel.name
         steps, dtype = steps_along(problem.width, self.tile_w, self.combine), self.accumulator_dtype
 
         def pixel(place: int, v: Expr) -> Expr:
-            values: dict[MaskedLoad, Expr] = {r: h.value((slot, index(place)), v) for r, h in pixels.items()}
-            return problem.term(values, {**at, channel: at[channel] + v}, dtype)
+            return problem.term(self._pixels(line, index(place), v), {**at, channel: at[channel] + v}, dtype)
 
         name = f"{problem.reduction.name}_parts"
         reduced = reduce_parts(w, steps, self.combine, pixel, name=name, dtype=dtype, lanes=self.width)
         for p in range(len(steps.windows)):
-            with self._lanes() as v:
+            with w.vectorized("v", self.width) as v:
                 w.store(partial, (index(0), index(p), v), reduced(p, v))
 
-    def _accumulate(
-        self,
-        at: Mapping[str, Expr],
-        pixels: Mapping[MaskedLoad, RegisterLoad],
-        line: int,
-        fixed: _FixedRegisters,
-        acc: Buffer,
-        q: int,
-        *,
-        begun: bool,
-    ) -> None:
-        """Accumulate row ``line`` of the input into row ``q`` of ``acc``."""
-        width, channel, slot = self.problem.width, self.problem.channel.name, index(self._slot(line))
+    def _pixels(self, line: int, position: Expr, lane: Expr) -> dict[MaskedLoad, Expr]:
+        """Return what is loaded at a position of a row of the input."""
+        slot = index(self._slot(line))
+        return {masked: registers.value((slot, position), lane) for masked, registers in self.pixels.items()}
+
+    def _accumulate(self, at: Mapping[str, Expr], line: int, acc: Buffer, q: int, *, begun: bool) -> None:
+        """Accumulate row ``line`` of the input into row ``q`` of ``acc``. ``begun``: that has a value already."""
+        width, channel = self.problem.width, self.problem.channel.name
         for s in range(width.window_points):
-            with self._unrolled("p", self.tile_w) as p, self._lanes() as v:
+            with self._points() as (p, v):
                 point = {**at, width.axis.name: at[width.axis.name] + p, channel: at[channel] + v}
                 if width.window is not None:
                     point[width.window.name] = index(s)
-                position = p * width.stride + s * width.dilation
-                values: dict[MaskedLoad, Expr] = {r: h.value((slot, position), v) for r, h in pixels.items()}
-                values |= {r: h.value([point[a.name] for a in axes], v) for r, (h, axes) in fixed.items()}
+                values = self._pixels(line, p * width.stride + s * width.dilation, v)
+                values |= {r: h.value([point[a.name] for a in axes], v) for r, (h, axes) in self.fixed.items()}
                 term = self.problem.term(values, point, self.accumulator_dtype)
                 self._combine(acc, (index(q), p, v), term, begun=begun or s > 0)
 
@@ -315,23 +253,14 @@ class _WindowKernelWriter:
 
     # --- outputs
 
-    def _store_row(self, start: Mapping[str, Expr], q: int, acc: Buffer) -> None:
+    def _store_row(self, start: Mapping[str, Expr], q: int) -> None:
         """Store row ``q`` of the outputs."""
-        problem, width = self.problem, self.problem.width.axis
-        height = problem.height.axis if problem.height is not None else None
-        with self._unrolled("p", self.tile_w) as p:
-            point = {**start, width.name: start[width.name] + p}
-            inside = [] if width.extent % self.tile_w == 0 else [point[width.name] < width.extent]
-            if height is not None:
-                point[height.name] = start[height.name] + q
-                inside += [] if height.extent % self.tile_h == 0 else [point[height.name] < height.extent]
-            with self.w.when(*inside):
+        problem, w, channel = self.problem, self.w, self.problem.channel.name
+        row, column = problem.height.axis, problem.width.axis
+        with w.unrolled("p_u", self.tile_w) as p:
+            point = {**start, row.name: start[row.name] + q, column.name: start[column.name] + p}
+            with w.when(*(point[a.name] < a.extent for a in (column, row) if a.name in self.ragged)):
                 for stage in problem.outputs:
-                    self._store_vector(stage, point, acc, (index(q), p))
-
-    def _store_vector(self, stage: Stage, point: Mapping[str, Expr], acc: Buffer, indices: tuple[Expr, ...]) -> None:
-        problem = self.problem
-        with self._lanes() as v:
-            here = {**point, problem.channel.name: point[problem.channel.name] + v}
-            value = problem.output(stage, here, Load(acc, (*indices, v)))
-            self.w.store(stage.tensor, tuple(here[a.name] for a in problem.axes), value)
+                    with w.vectorized("v", self.width) as v:
+                        here = {**point, channel: point[channel] + v}
+                        store_output(w, problem, stage, here, Load(self.acc, (index(q), p, v)))

@@ -62,7 +62,7 @@ class WindowPlan(GpuPlan):
 
     @property
     def knobs(self) -> tuple[Knob, ...]:
-        width, height = self.problem.width.axis.extent, self.problem.output_height
+        width, height = self.problem.width.axis.extent, self.problem.height.axis.extent
         large = self.problem.is_large
         tiles_w, tiles_h = (tuple(n for n in (1, 2, 4, 7, 8) if n <= extent) for extent in (width, height))
         stages = (
@@ -97,14 +97,11 @@ class WindowPlan(GpuPlan):
         problem = self.problem
         width, tile_w, tile_h = (columns.ints(k) for k in ("vector_width", "tile_w", "tile_h"))
         threads, stages = columns.ints("threads"), columns.ints("stages")
-        tile = {problem.channel: width, problem.width.axis: tile_w}
-        if problem.height is not None:
-            tile[problem.height.axis] = tile_h
+        tile = {problem.channel: width, problem.width.axis: tile_w, problem.height.axis: tile_h}
         all_threads = np.ones(len(columns), np.int64)
         for axis in problem.axes:
             all_threads *= -(-axis.extent // tile.get(axis, 1))
-        positions = problem.width.positions(tile_w)
-        rows = problem.height.positions(tile_h) if problem.height is not None else np.ones_like(tile_h)
+        positions, rows = problem.width.positions(tile_w), problem.height.positions(tile_h)
         held = positions * np.where(stages > 0, np.minimum(stages, rows), rows)
         one_by_one = problem.unwindowed_axes if problem.is_looped else ()
         filter_bytes = sum(
@@ -113,7 +110,7 @@ class WindowPlan(GpuPlan):
         )
         # Rows of outputs that are complete are stored at once, so that only those of a window have accumulators, unless
         # windows have several planes, which come one after the other.
-        open_rows = tile_h if problem.is_looped else np.minimum(tile_h, problem.window_height)
+        open_rows = tile_h if problem.is_looped else np.minimum(tile_h, problem.height.window_points)
         pairs = (width > 1) & accumulates_pairs(problem)
         accumulator_bytes = np.where(pairs, 2, max(4, problem.reduction.tensor.dtype.bytes)) * tile_w * open_rows
         # Where rows are in a circular buffer, what is loaded takes whole registers, though it is half of one.
@@ -168,7 +165,7 @@ class WindowPlan(GpuPlan):
     def _promising_by_rules(self, columns: Columns) -> Bools:
         sizes, problem = self.sizes(columns), self.problem
         tile_w, tile_h, threads = sizes.tile_w, sizes.tile_h, sizes.threads
-        width, height = problem.width.axis.extent, problem.output_height
+        width, height = problem.width.axis.extent, problem.height.axis.extent
         wasteful = (-(-width // tile_w) * tile_w > WASTE * width) | (-(-height // tile_h) * tile_h > WASTE * height)
         # Threads with few outputs load most pixels again; they are worth it where there are few outputs in all.
         outputs = tile_w * tile_h * sizes.vector_width
@@ -177,8 +174,9 @@ class WindowPlan(GpuPlan):
         share = (outputs <= MOST_OUTPUTS) & ((outputs >= FEWEST_OUTPUTS) | few) & ~single_row
         busy = (sizes.all_threads >= threads * self.target.threads) | (outputs <= FEWEST_OUTPUTS)
         full_block = (sizes.all_threads > 64) | (threads == 64)
-        promising = (sizes.registers <= PROMISING_REGISTERS) & ~wasteful & share & busy & full_block
-        return promising & np.isin(sizes.vector_width, self._promising_widths())
+        few_registers = sizes.registers <= PROMISING_REGISTERS
+        widths = np.isin(sizes.vector_width, self._promising_widths())
+        return few_registers & ~wasteful & share & busy & full_block & widths
 
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
         sizes, workload = self.sizes(columns), self.problem.workload
@@ -201,7 +199,7 @@ class WindowPlan(GpuPlan):
         """Instructions for each point of a large window. What is loaded stays in registers as it is stored, so that the
         filter is converted for each row of outputs. A pixel takes an instruction for that, and about two for its
         address and its mask."""
-        points = self.problem.window_height * self.problem.width.window_points
+        points = self.problem.points
         filters = points / sizes.tile_w if self.problem.fixed_loads else 0.0
         outputs = sizes.tile_w * sizes.tile_h
         computed = sizes.all_threads * sizes.vector_width * outputs / prod(a.extent for a in self.problem.axes)
@@ -212,10 +210,10 @@ class WindowPlan(GpuPlan):
         all rows of outputs are reduced once."""
         problem, width = self.problem, self.problem.width
         if not problem.is_alike(problem.height):
-            return np.full(len(sizes.tile_w), float(problem.window_height * width.window_points))
+            return np.full(len(sizes.tile_w), float(problem.points))
         lines = sizes.pixels / width.positions(sizes.tile_w)
         of_line = step_counts(width, sizes.tile_w, problem.combine)
-        return problem.window_height + of_line * (lines / (sizes.tile_w * sizes.tile_h))
+        return problem.height.window_points + of_line * (lines / (sizes.tile_w * sizes.tile_h))
 
     def derive(self, columns: Columns) -> Derived:
         sizes = self.sizes(columns)
