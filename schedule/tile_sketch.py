@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,7 @@ from ..ir.stmt import Kernel
 from ..te.dynamic import at_representative, dynamic_extents, has_dynamic_rows
 from ..te.workload import Workload
 from .sketch import NO_PEAKS, Peaks
-from .space.columns import Bools, Columns, Derived, Floats, codes_of, completed
+from .space.columns import Bools, Columns, Derived, Floats, codes_of, columns_of_setting, completed, row_of_record
 from .space.constraint import Constraint
 from .space.enumerate import legal_settings
 from .space.knob import Knob, Quantity
@@ -37,6 +38,8 @@ MOST_SETTINGS = 1_000_000
 FAR, NEAR, MOST_NEAR = 1.5, 1.1, 64
 """Where the promising settings are estimated to be FAR slower than the best one, those within NEAR of it are added,
 about MOST_NEAR at most."""
+
+P = TypeVar("P")
 
 
 class Plan(ABC):
@@ -74,6 +77,36 @@ class Plan(ABC):
     @abstractmethod
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
         """Return the kernel of one legal setting."""
+
+
+class SizedPlan(Plan):
+    """A plan that says what settings imply in a record of derived sizes."""
+
+    @abstractmethod
+    def sizes(self, columns: Columns) -> Any:
+        """Return the derived sizes of the settings: a dataclass with a column, int64[n], in each field."""
+
+    def sizes_of(self, setting: Mapping[str, KnobValue]) -> Any:
+        """Return the derived sizes of one setting (knob -> value): ``sizes`` with an int in each field."""
+        return row_of_record(self.sizes(columns_of_setting(self.knobs, setting, self.defaults)), 0)
+
+    def rule(self, meaning: str, knobs: Sequence[str] | None, holds: Callable[[Any], Bools]) -> Constraint:
+        """Return a constraint on the derived sizes that follow from ``knobs`` (their names) alone; None: from all."""
+        names = [knob.name for knob in self.knobs] if knobs is None else knobs
+        return Constraint(meaning, tuple(names), lambda columns: holds(self.sizes(columns)))
+
+
+def planned(
+    problem_of: Callable[[Workload], P | None], plan: Callable[[P, Target], Plan]
+) -> Callable[[Workload, Target], Plan | None]:
+    """Return the function that plans a workload: for the problem that it is, on any target, and None where it is
+    none."""
+
+    def planned_for(workload: Workload, target: Target) -> Plan | None:
+        problem = problem_of(workload)
+        return None if problem is None else plan(problem, target)
+
+    return planned_for
 
 
 class TileSketch:

@@ -1,34 +1,17 @@
 """What the plans of kernels for GPUs share."""
 
-from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from ...core.schedule import KnobValue
 from ...core.target import Target
-from ..space.columns import Bools, Columns, columns_of_setting, row_of_record
 from ..space.constraint import Constraint
-from ..tile_sketch import Plan
+from ..tile_sketch import SizedPlan
 from .occupancy import MOST_BLOCKS, GpuLimits, limits_of
 
 
-class GpuPlan(Plan):
-    """A plan for kernels on ``target`` that says what settings imply in a record of derived sizes."""
+class GpuPlan(SizedPlan):
+    """A plan for kernels on ``target``."""
 
     target: Target
-
-    @abstractmethod
-    def sizes(self, columns: Columns) -> Any:
-        """Return the derived sizes of the settings: a dataclass with a column, int64[n], in each field."""
-
-    def sizes_of(self, setting: Mapping[str, KnobValue]) -> Any:
-        """Return the derived sizes of one setting (knob -> value): ``sizes`` with an int in each field."""
-        return row_of_record(self.sizes(columns_of_setting(self.knobs, setting, self.defaults)), 0)
-
-    def rule(self, meaning: str, knobs: Sequence[str] | None, holds: Callable[[Any], Bools]) -> Constraint:
-        """Return a constraint on the derived sizes that follow from ``knobs`` (their names) alone; None: from all."""
-        names = [knob.name for knob in self.knobs] if knobs is None else knobs
-        return Constraint(meaning, tuple(names), lambda columns: holds(self.sizes(columns)))
 
     def launch_rules(self, most_shared_bytes: int, knobs: Sequence[str] | None = None) -> tuple[Constraint, Constraint]:
         """Return that a multiprocessor has room for a block, which takes at most so much shared memory, and a launch

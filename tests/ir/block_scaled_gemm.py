@@ -25,7 +25,7 @@ from tilewright.ir.gpu.tcgen05 import (
     TensorMemoryLoad,
 )
 from tilewright.ir.gpu.tma import TmaLoad, tma_swizzle
-from tilewright.ir.stmt import HardwareAxis, Kernel, LoopKind
+from tilewright.ir.stmt import HardwareAxis, Kernel
 
 M, N, LINES, STAGES = 128, 144, 3, 2
 FIRST_OF_B = 16
@@ -128,7 +128,7 @@ class _BlockScaledGemm:
                 for half in range(2):
                     w.emit(TensorMemoryLoad(held, (ZERO,), self.d, (index(16 * half), ZERO), N))
                     row = self.warp * 32 + 16 * half + self.lane // 4
-                    with w.loop(f"e{half}", N // 2, LoopKind.UNROLLED) as e:
+                    with w.unrolled(f"e{half}", N // 2) as e:
                         column = e // 4 * 8 + self.lane % 4 * 2 + e % 2
                         w.store(self.c, (row + e // 2 % 2 * 8, column), Load(held, (e,)))
             w.emit(TensorMemoryDeallocate(self.scales))

@@ -16,7 +16,7 @@ from tilewright.ir.gpu.ldmatrix import LoadMatrix, StoreMatrix
 from tilewright.ir.gpu.mbarrier import MbarrierArrive, MbarrierArriveExpectTx, MbarrierInit, MbarrierWait
 from tilewright.ir.gpu.ordered_sequence import OrderedSequenceArrive, OrderedSequenceStart, OrderedSequenceWait
 from tilewright.ir.gpu.tma import TmaLoad, TmaStore, TmaStoreCommit, TmaStoreWait
-from tilewright.ir.stmt import HardwareAxis, Kernel, LoopKind
+from tilewright.ir.stmt import HardwareAxis, Kernel
 
 Z = index(0)
 X, CLUSTER, THREAD = HardwareAxis.GRID_X, HardwareAxis.CLUSTER, HardwareAxis.THREAD
@@ -135,7 +135,7 @@ def passed_on(fault: str = "") -> Kernel:
                 w.emit(TmaLoad(parts, (c, Z), a, at, (1, 1, part), full, Z, True, mask))
             w.emit(MbarrierWait(full, Z, n % 2))
             w.store(total, (Z,), const(0.0, float32))
-            with w.loop("p", cluster, LoopKind.UNROLLED) as p:
+            with w.unrolled("p", cluster) as p:
                 w.store(total, (Z,), Load(total, (Z,)) + Load(parts, (p, t)))
             w.store(o, (g, n, c, t), Load(total, (Z,)))
             w.barrier(SyncScope.WARP)

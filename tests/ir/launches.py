@@ -33,7 +33,7 @@ from tilewright.ir.gpu.grid_barrier import GridBarrierArrive, GridBarrierWait
 from tilewright.ir.gpu.ldmatrix import LoadMatrix
 from tilewright.ir.gpu.mbarrier import MbarrierInit, MbarrierWait
 from tilewright.ir.gpu.mma import WARP_MMA_ATOMS, Mma
-from tilewright.ir.stmt import HardwareAxis, Kernel, LoopKind
+from tilewright.ir.stmt import HardwareAxis, Kernel
 
 Z = index(0)
 X, CLUSTER = HardwareAxis.GRID_X, HardwareAxis.CLUSTER
@@ -76,7 +76,7 @@ def row_sum(fault: str = "") -> Kernel:
             w.barrier()
         with w.when(equal(t, 0)):
             w.store(total, (Z,), const(0.0, float32))
-            with w.loop("p", threads // 32, LoopKind.UNROLLED) as p:
+            with w.unrolled("p", threads // 32) as p:
                 w.store(total, (Z,), Load(total, (Z,)) + Load(parts, (p,)))
             w.store(o, (b,), Load(total, (Z,)))
     return Kernel("row_sum", (a,), (o,), (), w.finish())
@@ -276,19 +276,19 @@ def product(fault: str = "") -> Kernel:
         sums = w.allocate("sums", (2, 4), float32, MemoryScope.REGISTER)
         fa = w.allocate("fa", (8,), float16, MemoryScope.REGISTER)
         fb = w.allocate("fb", (2, 4), float16, MemoryScope.REGISTER)
-        with w.loop("z", 2, LoopKind.UNROLLED) as z:
+        with w.unrolled("z", 2) as z:
             if fault != "not cleared":
                 w.store(sums, (z, Ramp(Z, 1, 4)), Broadcast(const(0.0, float32), 4))
-        with w.loop("step", k // 16, LoopKind.UNROLLED) as step:
+        with w.unrolled("step", k // 16) as step:
             column = step * 16 + (4 if fault == "misaligned" else 0)
             at = (warp * 16 + lane % 16, column + lane // 16 * 8)
             w.emit(LoadMatrix(fa, (Z,), left, at, 4))
             # rows 0-7 of B with both halves of k, then rows 8-15: the fragments of two mma
             w.emit(LoadMatrix(fb, (Z, Z), right, (lane % 8, step * 16 + lane // 8 % 2 * 8), 2))
             w.emit(LoadMatrix(fb, (index(1), Z), right, (lane % 8 + 8, step * 16 + lane // 8 % 2 * 8), 2))
-            with w.loop("half", 2, LoopKind.UNROLLED) as half:
+            with w.unrolled("half", 2) as half:
                 w.emit(Mma("m16n8k16_f16", sums, (half, Z), fa, (Z,), fb, (half, Z)))
-        with w.loop("h", 2, LoopKind.UNROLLED) as h, w.loop("e", 2, LoopKind.UNROLLED) as e:
+        with w.unrolled("h", 2) as h, w.unrolled("e", 2) as e:
             place = (warp * 16 + e * 8 + lane // 4, Ramp(h * 8 + lane % 4 * 2, 1, 2))
             w.store(c, place, Load(sums, (h, Ramp(e * 2, 1, 2))))
     assert WARP_MMA_ATOMS["m16n8k16_f16"].elements("b") == 4

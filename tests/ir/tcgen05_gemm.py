@@ -21,7 +21,7 @@ from tilewright.ir.gpu.tcgen05 import (
     TensorMemoryMma,
 )
 from tilewright.ir.gpu.tma import TmaLoad, tma_swizzle
-from tilewright.ir.stmt import HardwareAxis, Kernel, LoopKind
+from tilewright.ir.stmt import HardwareAxis, Kernel
 
 TILES, STAGES, TILE_N, COLUMNS = 2, 2, 48, 64
 K_TILES = 3
@@ -200,7 +200,7 @@ class _Tcgen05Gemm:
             for half in range(form.m // 64):
                 w.emit(TensorMemoryLoad(held, (ZERO,), self.d, (index(16 * half), ZERO), TILE_N))
                 row = self.warp * (16 * (form.m // 64)) + 16 * half + self.lane // 4
-                with w.loop(f"e{half}", TILE_N // 2, LoopKind.UNROLLED) as e:
+                with w.unrolled(f"e{half}", TILE_N // 2) as e:
                     column = tile * TILE_N + e // 4 * 8 + self.lane % 4 * 2 + e % 2
                     w.store(self.c, (row + e // 2 % 2 * 8, column), Load(held, (e,)))
             if fault != "loads not ordered":

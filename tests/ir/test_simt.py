@@ -39,7 +39,7 @@ from tilewright.ir.gpu.mbarrier import MbarrierInit
 from tilewright.ir.gpu.mma import Mma
 from tilewright.ir.interpret import interpret
 from tilewright.ir.simt.run import LaunchInterpreter
-from tilewright.ir.stmt import HardwareAxis, Kernel, Launch, LoopKind
+from tilewright.ir.stmt import HardwareAxis, Kernel, Launch
 from tilewright.ir.verify import verify
 
 X, Y, AXIS_Z = HardwareAxis.GRID_X, HardwareAxis.GRID_Y, HardwareAxis.GRID_Z
@@ -264,7 +264,7 @@ def test_matrices_are_loaded_transposed_and_multiplied_in_bfloat16() -> None:
         w.emit(LoadMatrix(fa, (Z,), sa, (t % 16, t // 16 * 8), 4))
         w.emit(LoadMatrix(fb, (Z,), sb, (t % 16, Z), 2, transposed=True))
         w.emit(Mma("m16n8k16_bf16", d, (Z,), fa, (Z,), fb, (Z,)))
-        with w.loop("h", 2, LoopKind.UNROLLED) as h:
+        with w.unrolled("h", 2) as h:
             w.store(out, (t // 4 + h * 8, Ramp(t % 4 * 2, 1, 2)), Load(d, (Ramp(h * 2, 1, 2),)))
     kernel = Kernel("mma", (left, right), (out,), (), w.finish())
     verify(kernel, final=True)

@@ -15,7 +15,7 @@ from tilewright.ir.gpu.mma import MMA_ATOMS, Mma
 from tilewright.ir.gpu.tma import tma_swizzle
 from tilewright.ir.gpu.wgmma import WarpgroupMma, WarpgroupMmaWait
 from tilewright.ir.interpret import interpret
-from tilewright.ir.stmt import HardwareAxis, Kernel, LoopKind
+from tilewright.ir.stmt import HardwareAxis, Kernel
 from tilewright.ir.verify import verify
 
 ZERO = index(0)
@@ -63,13 +63,13 @@ def _of_a_warpgroup() -> Kernel:
         w.barrier()
         held = w.allocate("a", (16,), tfloat32, MemoryScope.REGISTER)
         row = t // 32 * 16 + t % 32 // 4
-        with w.loop("step", 4, LoopKind.UNROLLED) as step, w.loop("register", 4, LoopKind.UNROLLED) as register:
+        with w.unrolled("step", 4) as step, w.unrolled("register", 4) as register:
             at: tuple[Expr, ...] = (row + register % 2 * 8, step * 8 + register // 2 * 4 + t % 4)
             w.store(held, (step * 4 + register,), Cast(Load(a, at), tfloat32))
         d = w.allocate("d", (12,), float32, MemoryScope.REGISTER)
         w.emit(WarpgroupMma(d, (ZERO,), held, (ZERO,), shared, (ZERO, ZERO), 24, 32, False))
         w.emit(WarpgroupMmaWait(0))
-        with w.loop("j", 3, LoopKind.UNROLLED) as j, w.loop("h", 2, LoopKind.UNROLLED) as h:
+        with w.unrolled("j", 3) as j, w.unrolled("h", 2) as h:
             w.store(c, (row + h * 8, Ramp(j * 8 + t % 4 * 2, 1, 2)), Load(d, (Ramp(j * 4 + h * 2, 1, 2),)))
     return Kernel("k", (a, b), (c,), (), w.finish())
 

@@ -20,7 +20,7 @@ from tilewright.ir.gpu.mbarrier import MbarrierArrive, MbarrierInit, MbarrierWai
 from tilewright.ir.gpu.tma import TmaLoad, TmaPrefetch, tma_swizzle
 from tilewright.ir.gpu.wgmma import SWIZZLE_128B, WarpgroupMma, WarpgroupMmaWait
 from tilewright.ir.interpret import interpret
-from tilewright.ir.stmt import HardwareAxis, Kernel, LoopKind
+from tilewright.ir.stmt import HardwareAxis, Kernel
 from tilewright.ir.text import kernel_text
 from tilewright.ir.verify import verify
 
@@ -52,7 +52,7 @@ def product(fault: str = "", *, box: tuple[int, ...] = (64, 64), layout: Layout 
             w.emit(MbarrierInit(free, i, 4))
         w.barrier()
         d = w.allocate("d", (12,), float32, MemoryScope.REGISTER)
-        with w.loop("e", 12, LoopKind.UNROLLED) as e:
+        with w.unrolled("e", 12) as e:
             w.store(d, (e,), const(0.0, float32))
         with w.loop("s", STEPS) as s:
             stage, parity = s % STAGES, s // STAGES % 2
@@ -76,7 +76,7 @@ def product(fault: str = "", *, box: tuple[int, ...] = (64, 64), layout: Layout 
                 if fault not in ("room given early", "room never given"):
                     with w.when(first):
                         w.emit(MbarrierArrive(free, stage))
-        with w.when(u < index(4)), w.loop("v", 12, LoopKind.UNROLLED) as v:
+        with w.when(u < index(4)), w.unrolled("v", 12) as v:
             row, column = b * 64 + u * 16 + lane // 4 + v // 2 % 2 * 8, v // 4 * 8 + lane % 4 * 2 + v % 2
             w.store(C, (row, column), Load(d, (v,)))
     return Kernel("k", (A, B), (C,), (), w.finish())
@@ -170,7 +170,7 @@ def asking(box: tuple[int, ...], begin: int = 0) -> Kernel:
         with w.when(first):
             w.emit(TmaLoad(a, (ZERO, ZERO), A, (ZERO, ZERO), (64, 64), full, ZERO))
         w.emit(MbarrierWait(full, ZERO, ZERO))
-        with w.loop("r", 24, LoopKind.UNROLLED) as r:
+        with w.unrolled("r", 24) as r:
             w.store(OUT, (r, lane), Load(a, (r, lane)))
     return Kernel("k", (A,), (OUT,), (), w.finish())
 

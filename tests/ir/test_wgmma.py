@@ -20,7 +20,7 @@ from tilewright.ir.gpu.fence import AsyncProxyFence
 from tilewright.ir.gpu.tma import tma_swizzle
 from tilewright.ir.gpu.wgmma import SWIZZLE_128B, WarpgroupMma, WarpgroupMmaWait
 from tilewright.ir.interpret import interpret
-from tilewright.ir.stmt import HardwareAxis, Kernel, LoopKind
+from tilewright.ir.stmt import HardwareAxis, Kernel
 from tilewright.ir.text import kernel_text
 from tilewright.ir.verify import verify
 
@@ -68,7 +68,7 @@ def product(
             )
         )
         w.emit(WarpgroupMmaWait(0))
-        with w.loop("j", 3, LoopKind.UNROLLED) as j, w.loop("h", 2, LoopKind.UNROLLED) as h:
+        with w.unrolled("j", 3) as j, w.unrolled("h", 2) as h:
             row = t // 128 * 64 + t // 32 % 4 * 16 + h * 8 + t % 32 // 4
             w.store(C, (row, Ramp(j * 8 + t % 4 * 2, 1, 2)), Load(d, (Ramp(j * 4 + h * 2, 1, 2),)))
     return Kernel("k", (A, B), (C,), (), w.finish())
@@ -88,7 +88,7 @@ def register_product(*, transposed: bool = False, fault: str = "") -> Kernel:
         w.barrier()
         a = w.allocate("a", (32,), bfloat16, MemoryScope.REGISTER)
         row, column = t // 128 * 64 + t // 32 % 4 * 16 + t % 32 // 4, t % 4 * 2
-        with w.loop("step", 4, LoopKind.UNROLLED) as step, w.loop("pair", 4, LoopKind.UNROLLED) as pair:
+        with w.unrolled("step", 4) as step, w.unrolled("pair", 4) as pair:
             at = (row + pair % 2 * 8, Ramp(step * 16 + pair // 2 * 8 + column, 1, 2))
             w.store(a, (Ramp(step * 8 + pair * 2, 1, 2),), Load(A, at))
         d = w.allocate("d", (12,), float32, MemoryScope.REGISTER)
@@ -102,7 +102,7 @@ def register_product(*, transposed: bool = False, fault: str = "") -> Kernel:
             w.store(a, (Ramp(ZERO, 1, 2),), Load(A, (row, Ramp(column, 1, 2))))
         after = Load(a, (ZERO,)) if fault == "half" else const(2.0, float32) * Load(one, (ZERO,))
         w.emit(WarpgroupMmaWait(0, after))
-        with w.loop("j", 3, LoopKind.UNROLLED) as j, w.loop("h", 2, LoopKind.UNROLLED) as h:
+        with w.unrolled("j", 3) as j, w.unrolled("h", 2) as h:
             w.store(C, (row + h * 8, Ramp(j * 8 + column, 1, 2)), Load(d, (Ramp(j * 4 + h * 2, 1, 2),)))
     return Kernel("k", (A, b_global), (C,), (), w.finish())
 

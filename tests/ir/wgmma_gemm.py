@@ -21,7 +21,7 @@ from tilewright.ir.gpu.mbarrier import MbarrierArrive, MbarrierArriveExpectTx, M
 from tilewright.ir.gpu.setmaxnreg import SetMaxRegisters
 from tilewright.ir.gpu.tma import TmaLoad, TmaStore, TmaStoreCommit, TmaStoreWait
 from tilewright.ir.gpu.wgmma import SWIZZLE_128B, WarpgroupMma, WarpgroupMmaWait
-from tilewright.ir.stmt import HardwareAxis, Kernel, LoopKind
+from tilewright.ir.stmt import HardwareAxis, Kernel
 
 M, N, K = 200, 136, 160
 TILE_M, TILE_N, STAGES = 128, 128, 2
@@ -174,7 +174,7 @@ class WgmmaGemm:
         """Boxes of 64 rows. ``multicast`` ones go to both blocks of the cluster, one from each."""
         w = self.w
         mask = index(1 if self.fault == "half of the mask" else 3) if multicast else None
-        with w.loop(f"{stages.name}_chunk", 1 if multicast else 2, LoopKind.UNROLLED) as n:
+        with w.unrolled(f"{stages.name}_chunk", 1 if multicast else 2) as n:
             chunk = self.rank if multicast else n
             to = (stage, chunk, ZERO, ZERO) if transposed else (stage, chunk * 64, ZERO)
             at = (step * 64, row + chunk * 64) if transposed else (row + chunk * 64, step * 64)
@@ -198,13 +198,13 @@ class WgmmaGemm:
         if self.form.pending and fault != "stage given early":
             self._release((tile * K_TILES + K_TILES - 1) % STAGES, None)
         half = w.allocate("h", (TILE_N // 2,), bfloat16, MemoryScope.REGISTER)
-        with w.loop("e", TILE_N // 4, LoopKind.UNROLLED) as e:
+        with w.unrolled("e", TILE_N // 4) as e:
             w.store(half, (Ramp(e * 2, 1, 2),), Cast(Load(d, (Ramp(e * 2, 1, 2),)), bfloat16))
         if fault != "store not awaited":
             with w.when(self.first_of_warpgroup):
                 w.emit(TmaStoreWait(0))
         w.barrier(SyncScope.WARPGROUP)
-        with w.loop("j", TILE_N // 16, LoopKind.UNROLLED) as j:
+        with w.unrolled("j", TILE_N // 16) as j:
             row, column = self.warp % 4 * 16 + self.lane % 16, j % 4 * 16 + self.lane // 16 * 8
             w.emit(StoreMatrix(c_tile, (warpgroup, j // 4, row, column), half, (j * 8,), 4))
         if fault == "late fence":
@@ -214,7 +214,7 @@ class WgmmaGemm:
         if fault not in ("no barrier", "late fence"):
             w.barrier(SyncScope.WARPGROUP)
         with w.when(self.first_of_warpgroup):
-            with w.loop("subtile", TILE_N // 64, LoopKind.UNROLLED) as subtile:
+            with w.unrolled("subtile", TILE_N // 64) as subtile:
                 at = (self.row + warpgroup * 64, tile * TILE_N + subtile * 64)
                 w.emit(TmaStore(self.result, at, c_tile, (warpgroup, subtile, ZERO, ZERO), (64, 64)))
             w.emit(TmaStoreCommit())

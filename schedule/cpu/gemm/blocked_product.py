@@ -4,13 +4,12 @@ from dataclasses import dataclass
 from math import gcd, prod
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ....core.target import Target
 from ....ir.rewrite import loads_of
 from ....te.workload import Axis
 from ...problems.gemm import Gemm, Operand
-from ...space.columns import Bools, Columns, Ints
+from ...space.columns import Bools, Columns, Floats, Ints
 from ..arithmetic import ceil_div
 from ..shared_knobs import COLUMNS_INSIDE
 from .direct_convolution import FLATTENED, DirectConvolution
@@ -18,7 +17,7 @@ from .kernel import batch_of
 from .micro_kernel import IN_FLIGHT, MicroKernel
 from .packing import NEVER, TASK, WHOLE
 from .pixel_rows import PixelRows
-from .sizes import CpuGemmSizes, gemm_sizes
+from .sizes import CpuGemmSizes
 
 PAGE_BYTES = 4096
 """Rows at multiples of this many bytes fall on the same set of a first-level cache."""
@@ -77,6 +76,7 @@ class BlockedProduct:
 
     @property
     def _a_shared(self) -> int:
+        """How many steps of ``k`` one packed element of the left operand serves."""
         return 1 if self.pixels is None else self.pixels.shared
 
     def flattened(self, c: Columns) -> Bools:
@@ -97,28 +97,42 @@ class BlockedProduct:
             return np.ones(len(c), dtype=np.int64)
         return np.where(self.padded(c), self.direct.positions, self.direct.positions_across)
 
-    def slowdown(self, s: CpuGemmSizes[Ints]) -> NDArray[np.float64]:
+    def slowdown(self, s: CpuGemmSizes[Ints]) -> Floats:
         """Return how much longer the panels of a task take than their multiply-adds at the peak rate, float64[n]."""
         kernel, narrow = self.micro_kernel, s.last_vectors < s.vectors
         whole, last = kernel.slowdown(s.mr, s.vectors), kernel.slowdown(s.mr, s.last_vectors, IN_FLIGHT)
         return whole + np.where(narrow, s.last_vectors * kernel.lanes / s.nc * (last - whole), 0)
 
     def sizes(self, c: Columns) -> CpuGemmSizes[Ints]:
-        """Return the sizes that settings imply."""
-        return gemm_sizes(
-            self.gemm,
-            self.micro_kernel.lanes,
-            mr=c.ints("mr"),
-            vectors=c.ints("nr_vectors"),
-            m_blocks=c.ints("m_blocks"),
-            n_blocks=c.ints("n_blocks"),
-            kc=c.ints("kc"),
-            element_bytes=self.micro_kernel.packed_bytes,
-            n=self.n(c),
-            k_shared=self._k_shared(c),
-            narrow=self.flattened(c),
-            m_tiles=self.m_tiles(c.ints("mr")),
-            a_shared=self._a_shared,
+        """Return the sizes that settings imply. Where rows of pixels are flattened, a task has any number of vectors
+        along ``n``, so that its last panel may be narrower; else it has whole panels."""
+        kernel, mr, vectors, kc = self.micro_kernel, c.ints("mr"), c.ints("nr_vectors"), c.ints("kc")
+        m_blocks, n_blocks = c.ints("m_blocks"), c.ints("n_blocks")
+        n, m_tiles, k_shared = self.n(c), self.m_tiles(mr), self._k_shared(c)
+        nr = vectors * kernel.lanes
+        unit = np.where(self.flattened(c), kernel.lanes, nr)
+        nc = ceil_div(ceil_div(n, unit), n_blocks) * unit
+        mc_tiles, nc_panels = ceil_div(m_tiles, m_blocks), ceil_div(nc, nr)
+        before = (n_blocks - 1) * nc  # columns of all tasks but the last
+        last_panels = ceil_div(n - before, nr)
+        return CpuGemmSizes(
+            mr=mr,
+            nr=nr,
+            vectors=vectors,
+            last_vectors=(nc - (nc_panels - 1) * nr) // kernel.lanes,
+            n=n,
+            nc=nc,
+            n_computed=before + np.minimum(last_panels * nr, nc),
+            kc=kc,
+            k_shared=k_shared,
+            m_tiles=m_tiles,
+            n_panels=(n_blocks - 1) * nc_panels + last_panels,
+            mc_tiles=mc_tiles,
+            nc_panels=nc_panels,
+            k_blocks=ceil_div(self.gemm.k.extent, kc),
+            tasks=m_blocks * n_blocks * self.batches,
+            a_block_bytes=mc_tiles * mr * kc * kernel.packed_bytes // self._a_shared,
+            b_block_bytes=nc * kc * kernel.packed_bytes // k_shared,
         )
 
     def uses(self, c: Columns, s: CpuGemmSizes[Ints]) -> tuple[OperandUse, OperandUse]:

@@ -14,7 +14,7 @@ from ....ir.expr import Broadcast, Cast, Compare, CompareOp, Expr, Load, Ramp, c
 from ....ir.stmt import Kernel
 from ...problems.gemm import Gemm, Operand
 from ..shared_knobs import COLUMNS_INSIDE
-from .kernel import UNROLLED, BlockedGemmWriter, CpuGemmSetting, RegisterTile
+from .kernel import BlockedGemmWriter, CpuGemmSetting, RegisterTile
 from .packing import NEVER, OperandPanel
 from .pixel_rows import PixelRows, PixelRowsWriter
 
@@ -33,13 +33,15 @@ def atom_for(p: Gemm) -> DotAtom | None:
 
 def lower_dot(p: Gemm, name: str, setting: CpuGemmSetting, atom: DotAtom) -> Kernel:
     """By dot products on vectors. ``kc`` is a multiple of the atom's group; the right operand is packed."""
-    return DotGemmWriter(p, setting, atom).kernel(name)
+    return DotGemmWriter(_as_loaded(p), setting, atom).kernel(name)
 
 
 def lower_signed_dot(p: Gemm, name: str, setting: CpuGemmSetting) -> Kernel:
     """Products of signed bytes on vectors, by the instruction for unsigned and signed ones. Both operands are
     packed."""
-    return SignedDotGemmWriter(p, setting).kernel(name)
+    p, atom = _as_loaded(p), DOT_ATOMS["u8s8"]
+    shifted = replace(p, a=replace(p.a, body=Cast(p.a.body, uint8) + SHIFT))
+    return DotGemmWriter(shifted, setting, atom, is_shifted=True).kernel(name)
 
 
 def lower_dot_pixel_rows(p: Gemm, name: str, setting: CpuGemmSetting, rows: PixelRows) -> Kernel:
@@ -63,86 +65,60 @@ def _loaded(operand: Operand) -> Operand:
     return replace(operand, body=operand.load)
 
 
-class DotGemmWriter(BlockedGemmWriter):
-    """Accumulators are vectors; one instruction adds a dot product of ``atom.group`` neighbours in every lane."""
+class DotWriter(BlockedGemmWriter):
+    """Accumulators are vectors; one instruction adds a dot product of ``atom.group`` neighbours in every lane.
 
-    def __init__(self, p: Gemm, s: CpuGemmSetting, atom: DotAtom) -> None:
-        super().__init__(_as_loaded(p), s, atom.group)
-        self.atom = atom
-
-    def rank_update(self, accumulators: Buffer, t: RegisterTile, step: Expr) -> None:
-        add_dots(self, self.atom, accumulators, t, step)
-
-
-class SignedDotGemmWriter(DotGemmWriter):
-    """Signed bytes where the instruction wants unsigned ones on the left.
-
-    The left operand is shifted by ``SHIFT`` as it is packed. Each column of the products is then too large by ``SHIFT``
-    times the sum of its elements of B, which is computed once for all register tiles of a panel.
+    Where the instruction wants unsigned bytes on the left and they are signed, they are shifted by ``SHIFT`` as they
+    are packed (``is_shifted``). Each column of the products is then too large by ``SHIFT`` times the sum of its
+    elements of B, which is computed once for all register tiles of a panel.
     """
 
-    def __init__(self, p: Gemm, s: CpuGemmSetting) -> None:
-        super().__init__(p, s, DOT_ATOMS["u8s8"])
-        a = self.a.operand
-        shifted = Cast(a.body, uint8) + SHIFT
-        self.a = replace(self.a, operand=replace(a, body=shifted))
-        self.excess: Buffer | None = None
-
-    def begin_panel(self, b: OperandPanel) -> None:
-        self.excess = shifted_sums(self, self.atom, b)
-
-    def correct(self, accumulators: Buffer) -> None:
-        assert self.excess is not None
-        subtract_columns(self, accumulators, self.excess)
-
-
-class DotPixelRowsWriter(PixelRowsWriter):
-    """Convolutions of bytes by dot products of neighbouring channels. Signed pixels are shifted as they are packed."""
-
-    def __init__(self, p: Gemm, s: CpuGemmSetting, rows: PixelRows) -> None:
-        self.atom = DOT_ATOMS["u8s8"]
-        super().__init__(p, s, rows, self.atom.group)
-        self.excess: Buffer | None = None
+    atom: DotAtom
+    is_shifted: bool
 
     def rank_update(self, accumulators: Buffer, t: RegisterTile, step: Expr) -> None:
-        add_dots(self, self.atom, accumulators, t, step)
+        w, s = self.w, self.s
+        with w.unrolled("i", s.mr) as i, w.unrolled("v", s.vectors) as v:
+            operands = (*t.a.group(i, step), *t.b.group(v * s.lanes, step))
+            w.emit(Dot(self.atom.name, accumulators, (i, v * s.lanes), *operands, s.lanes))
 
     def begin_panel(self, b: OperandPanel) -> None:
-        self.excess = shifted_sums(self, self.atom, b) if self.rows.shift else None
+        """Compute by how much the columns of a panel are too large, over a block of ``k``."""
+        if not self.is_shifted:
+            return
+        w, s, group, zero = self.w, self.s, self.atom.group, index(0)
+        shift = w.allocate("shift", (group,), uint8, MemoryScope.LOCAL)
+        w.store(shift, (Ramp(zero, 1, group),), Broadcast(const(SHIFT, uint8), group))
+        self.excess = w.allocate("excess", (s.nr,), self.dtype, MemoryScope.LOCAL)
+        with w.unrolled("v", s.vectors) as v:
+            w.store(self.excess, (self.vector(v),), Broadcast(const(0, self.dtype), s.lanes))
+        with w.loop("step", s.kc // group) as step, w.unrolled("v", s.vectors) as v:
+            first = v * s.lanes
+            w.emit(Dot(self.atom.name, self.excess, (first,), shift, (zero,), *b.group(first, step), s.lanes))
 
     def correct(self, accumulators: Buffer) -> None:
-        if self.excess is not None:
-            subtract_columns(self, accumulators, self.excess)
+        w, s = self.w, self.s
+        if not self.is_shifted:
+            return
+        with w.unrolled("i", s.mr) as i, w.unrolled("v", s.vectors) as v:
+            here = (i, self.vector(v))
+            w.store(accumulators, here, Load(accumulators, here) - Load(self.excess, (self.vector(v),)))
 
 
-def add_dots(g: BlockedGemmWriter, atom: DotAtom, accumulators: Buffer, t: RegisterTile, step: Expr) -> None:
-    """Add the dot products of one group of neighbours along ``k`` to a register tile."""
-    w, s = g.w, g.s
-    with w.loop("i", s.mr, UNROLLED) as i, w.loop("v", s.vectors, UNROLLED) as v:
-        first = v * s.lanes
-        w.emit(Dot(atom.name, accumulators, (i, first), *t.a.group(i, step), *t.b.group(first, step), s.lanes))
+class DotGemmWriter(DotWriter):
+    """Products of matrices by dot products."""
+
+    def __init__(self, p: Gemm, s: CpuGemmSetting, atom: DotAtom, *, is_shifted: bool = False) -> None:
+        super().__init__(p, s, atom.group)
+        self.atom, self.is_shifted = atom, is_shifted
 
 
-def shifted_sums(g: BlockedGemmWriter, atom: DotAtom, b: OperandPanel) -> Buffer:
-    """Return ``SHIFT`` times the sum of each column of a panel, over a block of ``k``."""
-    w, s, group, zero = g.w, g.s, atom.group, index(0)
-    shift = w.allocate("shift", (group,), uint8, MemoryScope.LOCAL)
-    w.store(shift, (Ramp(zero, 1, group),), Broadcast(const(SHIFT, uint8), group))
-    sums = w.allocate("excess", (s.nr,), g.dtype, MemoryScope.LOCAL)
-    with w.loop("v", s.vectors, UNROLLED) as v:
-        w.store(sums, (g.vector(v),), Broadcast(const(0, g.dtype), s.lanes))
-    with w.loop("step", s.kc // group) as step, w.loop("v", s.vectors, UNROLLED) as v:
-        first = v * s.lanes
-        w.emit(Dot(atom.name, sums, (first,), shift, (zero,), *b.group(first, step), s.lanes))
-    return sums
+class DotPixelRowsWriter(DotWriter, PixelRowsWriter):
+    """Convolutions of bytes by dot products of neighbouring channels."""
 
-
-def subtract_columns(g: BlockedGemmWriter, accumulators: Buffer, columns: Buffer) -> None:
-    """Subtract a number of each column from a register tile."""
-    w, s = g.w, g.s
-    with w.loop("i", s.mr, UNROLLED) as i, w.loop("v", s.vectors, UNROLLED) as v:
-        here = (i, g.vector(v))
-        w.store(accumulators, here, Load(accumulators, here) - Load(columns, (g.vector(v),)))
+    def __init__(self, p: Gemm, s: CpuGemmSetting, rows: PixelRows) -> None:
+        self.atom, self.is_shifted = DOT_ATOMS["u8s8"], rows.shift != 0
+        PixelRowsWriter.__init__(self, p, s, rows, self.atom.group)
 
 
 class AmxGemmWriter(BlockedGemmWriter):
@@ -160,7 +136,7 @@ class AmxGemmWriter(BlockedGemmWriter):
         w, s, last = self.w, self.s, self.k_blocks - 1
         shape = (self.tile_rows, s.vectors, TILE_ROWS, s.lanes)
         accumulators = w.allocate("accumulators", shape, self.dtype, MemoryScope.REGISTER)
-        with w.loop("r", self.tile_rows, UNROLLED) as r, w.loop("c", s.vectors, UNROLLED) as c:
+        with w.unrolled("r", self.tile_rows) as r, w.unrolled("c", s.vectors) as c:
             w.emit(TileZero(accumulators, (r, c)))
         prefix: tuple[Expr, ...] = ()
         if self.partial_sums is not None:
@@ -187,7 +163,7 @@ class AmxGemmWriter(BlockedGemmWriter):
             return
         following = replace(t.a, number=minimum(t.a.number + 1, index(self.a.panels - 1)))
         rows = -(-s.mr // s.panels)
-        with w.loop("prefetch", rows, UNROLLED) as n:
+        with w.unrolled("prefetch", rows) as n:
             row = t.indices[1] * rows + n
             with w.when(row < s.mr if rows * s.panels > s.mr else None):
                 groups = self.atom.depth // self.atom.group
@@ -198,17 +174,17 @@ class AmxGemmWriter(BlockedGemmWriter):
         a = w.allocate("a_tiles", (self.tile_rows, TILE_ROWS, atom.depth), atom.left, MemoryScope.REGISTER)
         b = w.allocate("b_tiles", (s.vectors, TILE_ROWS, s.lanes * atom.group), atom.right, MemoryScope.REGISTER)
         groups = atom.depth // atom.group
-        with w.loop("r", self.tile_rows, UNROLLED) as r:
+        with w.unrolled("r", self.tile_rows) as r:
             w.emit(TileLoad(a, (r,), *t.a.group(r * TILE_ROWS, step * groups)))
-        with w.loop("c", s.vectors, UNROLLED) as c:
+        with w.unrolled("c", s.vectors) as c:
             w.emit(TileLoad(b, (c,), *t.b.group(c * s.lanes, step * groups)))
-            with w.loop("r", self.tile_rows, UNROLLED) as r:
+            with w.unrolled("r", self.tile_rows) as r:
                 w.emit(TileMma(atom.name, accumulators, (r, c), a, (r,), b, (c,)))
 
     def _move_tiles(self, accumulators: Buffer, memory: Buffer, prefix: tuple[Expr, ...], *, load: bool) -> None:
         """All accumulators of a register tile to memory, or back (``load``)."""
         w = self.w
-        with w.loop("r", self.tile_rows, UNROLLED) as r, w.loop("c", self.s.vectors, UNROLLED) as c:
+        with w.unrolled("r", self.tile_rows) as r, w.unrolled("c", self.s.vectors) as c:
             indices = (*prefix, r * TILE_ROWS, c * self.s.lanes)
             if load:
                 w.emit(TileLoad(accumulators, (r, c), memory, indices))

@@ -19,7 +19,6 @@ from ....te.workload import Workload
 from ...problems.gemm import Gemm, gemm_of
 from ...tile_sketch import TileSketch
 from ..limits import vector_registers
-from ..peaks import CpuPeaks
 from .blocked_product import BlockedProduct
 from .dot_kernel import SHIFT, atom_for, lower_amx, lower_dot, lower_dot_pixel_rows, lower_signed_dot
 from .kernel import CpuGemmSetting
@@ -30,7 +29,6 @@ from .space import QUANTITIES, CpuGemmPlan, is_large, reads_nothing_else
 MR = (4, 6, 8, 9, 12, 14, 16)
 VECTORS = (1, 2, 3, 4)
 TILE_SIDES = (1, 2, 3)
-BUSY_TILES = 4
 
 
 def _product(workload: Workload) -> tuple[Gemm, DotAtom] | None:
@@ -71,46 +69,27 @@ def _convolution_plan(workload: Workload, target: Target) -> CpuGemmPlan | None:
         return None
     signed = rows.image.dtype == int8
     rows = replace(rows, shift=SHIFT if signed else 0)
-    kernel = replace(
-        _on_vectors(
-            target,
-            atom,
-            a_in_place=rows.is_inside and not signed,
-            lower=partial(lower_dot_pixel_rows, rows=rows),
-        ),
-        k_step=rows.depth,
-        a_whole=False,
-    )
+    lower = partial(lower_dot_pixel_rows, rows=rows)
+    kernel = _on_vectors(target, atom, a_in_place=rows.is_inside and not signed, lower=lower)
+    kernel = replace(kernel, k_step=rows.depth, a_whole=False)
     return CpuGemmPlan(BlockedProduct(p, target, kernel, workload.constants, rows)) if is_large(p, kernel) else None
 
 
 def _on_vectors(
     target: Target, atom: DotAtom, *, a_in_place: bool, lower: Callable[[Gemm, str, CpuGemmSetting], Kernel]
 ) -> MicroKernel:
-    """Return the register tiles of dot products in the lanes of vectors."""
-    registers = vector_registers(target)
-
-    def flops(peaks: CpuPeaks) -> float:
-        """Each instruction takes as long as a multiply-add, and does ``group`` of them in a lane."""
-        return peaks.float32_flops * atom.group
-
+    """Return the register tiles of dot products in the lanes of vectors. An instruction takes as long as a
+    multiply-add, and does ``group`` of them in a lane."""
     return MicroKernel(
         lanes=target.vector_bytes // atom.accumulator.bytes,
         mr=MR,
         vectors=VECTORS,
-        registers=registers,
-        register_rows=1,
-        busy=registers // 2,
+        registers=vector_registers(target),
         k_group=atom.group,
         k_step=atom.group,
         packed_bytes=atom.left.bytes,
         a_in_place=a_in_place,
-        b_in_place=False,
-        a_whole=True,
-        b_whole=True,
-        sums_in_output=True,
-        memory_knobs=False,
-        flops=flops,
+        flops=lambda peaks: peaks.float32_flops * atom.group,
         lower=lower,
     )
 
@@ -120,27 +99,19 @@ def _amx_plan(workload: Workload, target: Target) -> CpuGemmPlan | None:
     if found is None or found[1].tile_feature not in target.features:
         return None
     p, atom = found
-
-    def flops(peaks: CpuPeaks) -> float:
-        return peaks.tile_flops[str(atom.left if atom.left.is_float else int8)]
-
     kernel = MicroKernel(
         lanes=TILE_ROWS,
         mr=tuple(TILE_ROWS * n for n in TILE_SIDES),
         vectors=TILE_SIDES,
         registers=TILES,
         register_rows=TILE_ROWS,
-        busy=BUSY_TILES,
         k_group=atom.group,
         k_step=atom.depth,
         packed_bytes=atom.left.bytes,
         a_in_place=p.k.extent % atom.depth == 0 and p.m.extent % (2 * TILE_ROWS) == 0,
-        b_in_place=False,
-        a_whole=True,
-        b_whole=True,
         sums_in_output=False,
         memory_knobs=True,
-        flops=flops,
+        flops=lambda peaks: peaks.tile_flops[str(atom.left if atom.left.is_float else int8)],
         lower=partial(lower_amx, atom=atom),
     )
     return CpuGemmPlan(BlockedProduct(p, target, kernel, workload.constants)) if is_large(p, kernel) else None

@@ -17,7 +17,6 @@ from ...problems.exact_floats import summed_in_floats
 from ...problems.gemm import Operand, gemm_of
 from ...tile_sketch import TileSketch
 from ..limits import vector_registers
-from ..peaks import CpuPeaks
 from .blocked_product import BlockedProduct
 from .direct_convolution import DirectConvolution, lower_direct_convolution
 from .dot_kernel import atom_for
@@ -59,7 +58,7 @@ def _plan(workload: Workload, target: Target) -> CpuGemmPlan | None:
     atom = None if columns is not None else atom_for(p)
     if atom is not None and atom.tile_feature in target.features:
         return None
-    dtype, registers = p.accumulator.dtype, vector_registers(target)
+    dtype = p.accumulator.dtype
     lanes = max(1, target.vector_bytes // dtype.bytes)
     lower = lower_fma if columns is None else partial(lower_im2col, columns=columns)
     direct = None
@@ -69,27 +68,18 @@ def _plan(workload: Workload, target: Target) -> CpuGemmPlan | None:
     k_step = 1 if direct is None else direct.positions
     if pixels is not None:
         lower = partial(lower_pixel_rows, rows=pixels)
-
-    def flops(peaks: CpuPeaks) -> float:
-        return peaks.vector_flops(dtype)
-
     kernel = MicroKernel(
         lanes=lanes,
         mr=MR,
         vectors=VECTORS,
-        registers=registers,
-        register_rows=1,
-        busy=registers // 2,
-        k_group=1,
+        registers=vector_registers(target),
         k_step=k_step if pixels is None else pixels.depth,
         packed_bytes=dtype.bytes,
         a_in_place=_is_plain(p.a) if pixels is None else pixels.is_inside,
         b_in_place=columns is None and pixels is None and _is_plain(p.b) and p.b.row == 1,
         a_whole=pixels is None,
         b_whole=columns is None,
-        sums_in_output=True,
-        memory_knobs=False,
-        flops=flops,
+        flops=lambda peaks: peaks.vector_flops(dtype),
         lower=lower,
     )
     product = BlockedProduct(p, target, kernel, workload.constants, pixels, direct)

@@ -11,7 +11,7 @@ from typing import Any
 
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import Broadcast, Compare, CompareOp, Expr, Load, Ramp, Select, const, index, logical_and
-from ....ir.stmt import Kernel, LoopKind
+from ....ir.stmt import Kernel
 from ...problems.convolution import PIXEL, ROW, ConvolutionColumns
 from ...problems.gemm import Gemm
 from ...tile.names import FreshNameWriter
@@ -70,11 +70,11 @@ class Im2colOperand(BlockedOperand):
         first_row = first * self.size // width
         with (
             w.loop("images", self.kc // steps // unrolled) as images,
-            w.loop("image", unrolled, LoopKind.UNROLLED) as n,
+            w.unrolled("image", unrolled) as n,
             w.loop("image_line", self._rows(panels)) as i,
         ):
             image = images * unrolled + n
-            with w.loop("vector", -(-width // lanes), LoopKind.UNROLLED) as v:
+            with w.unrolled("vector", -(-width // lanes)) as v:
                 here = {**at, self.images.axis: k0 // steps + image, ROW: first_row + i, PIXEL: v * lanes}
                 # What a vector writes beyond its row of pixels, the next one overwrites.
                 w.store(buffer, (image, Ramp(i * width + v * lanes, 1, lanes)), self._pixels(here))

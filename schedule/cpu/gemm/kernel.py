@@ -22,7 +22,7 @@ from math import prod
 
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.cpu import PrefetchLine
-from ....ir.expr import Broadcast, Compare, CompareOp, Expr, Load, Ramp, Select, Var, const, index, logical_and, minimum
+from ....ir.expr import Broadcast, Compare, CompareOp, Expr, Load, Ramp, Select, Var, const, index, minimum
 from ....ir.rewrite import free_variables
 from ....ir.stmt import Kernel, LoopKind
 from ....te.workload import Axis
@@ -33,8 +33,6 @@ from ...tile.stage_body import vector_at
 from ..limits import LINE_BYTES
 from ..shared_knobs import COLUMNS_INSIDE, ROWS_INSIDE
 from .packing import NEVER, TASK, WHOLE, BlockedOperand, OperandPanel, below, lanes_below
-
-UNROLLED = LoopKind.UNROLLED
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +205,7 @@ class BlockedGemmWriter:
                 self.move_accumulators(accumulators, t, load=False)
         with w.when(Compare(CompareOp.EQ, t.k_block, index(last)) if last else None):
             whole = w.allocate("total", (s.mr, s.nr), self.dtype, MemoryScope.LOCAL)
-            with w.loop("i", s.mr, UNROLLED) as i, w.loop("v", s.vectors, UNROLLED) as v:
+            with w.unrolled("i", s.mr) as i, w.unrolled("v", s.vectors) as v:
                 w.store(whole, (i, self.vector(v)), Load(accumulators, (i, self.vector(v))))
             self.epilogue(whole, (), t)
 
@@ -215,7 +213,7 @@ class BlockedGemmWriter:
         """Return the accumulators of a register tile before anything has been added."""
         w, s = self.w, self.s
         accumulators = w.allocate("accumulators", (s.mr, s.nr), self.dtype, MemoryScope.REGISTER)
-        with w.loop("i", s.mr, UNROLLED) as i, w.loop("v", s.vectors, UNROLLED) as v:
+        with w.unrolled("i", s.mr) as i, w.unrolled("v", s.vectors) as v:
             w.store(accumulators, (i, self.vector(v)), Broadcast(const(0, self.dtype), s.lanes))
         return accumulators
 
@@ -231,10 +229,10 @@ class BlockedGemmWriter:
         """Add the products of one step of ``k`` to the accumulators of a register tile."""
         w, s = self.w, self.s
         row = w.allocate("b_row", (s.nr,), self.dtype, MemoryScope.REGISTER)
-        with w.loop("v", s.vectors, UNROLLED) as v:
+        with w.unrolled("v", s.vectors) as v:
             w.store(row, (self.vector(v),), t.b.vector(v * s.lanes, step))
         self.prefetch(t, step)
-        with w.loop("i", s.mr, UNROLLED) as i, w.loop("v", s.vectors, UNROLLED) as v:
+        with w.unrolled("i", s.mr) as i, w.unrolled("v", s.vectors) as v:
             product = Broadcast(t.a.element(i, step), s.lanes) * Load(row, (self.vector(v),))
             w.store(accumulators, (i, self.vector(v)), Load(accumulators, (i, self.vector(v))) + product)
 
@@ -258,9 +256,9 @@ class BlockedGemmWriter:
         """The accumulators of a register tile to where they wait for the next block of ``k``, or back (``load``)."""
         w, s, output = self.w, self.s, self.accumulating_output
         with (
-            w.loop("i", s.mr, UNROLLED) as i,
+            w.unrolled("i", s.mr) as i,
             w.when(None if output is None else self.row_condition(t, i)),
-            w.loop("v", s.vectors, UNROLLED) as v,
+            w.unrolled("v", s.vectors) as v,
         ):
             own: tuple[Expr, ...] = (i, self.vector(v))
             if output is not None:
@@ -283,7 +281,7 @@ class BlockedGemmWriter:
         with (
             w.loop("row", s.mr) as i,
             w.when(self.row_condition(t, i)),
-            w.loop("v", s.nr // self.store_lanes, UNROLLED) as v,
+            w.unrolled("v", s.nr // self.store_lanes) as v,
         ):
             for output in self.output_vectors(t, v):
                 here = {**t.batch, "m": t.row + i, "n": output.first}
@@ -303,7 +301,7 @@ class BlockedGemmWriter:
             if mask is not None:
                 value = Select(mask, value, Broadcast(const(0, value.dtype), self.store_lanes))
             inside = [vector_at(i, here, "n", 1) for i in result.inside]
-            with self.w.when(logical_and(*inside) if inside else None):
+            with self.w.when(*inside):
                 self.w.store(result.tensor, self._output_indices(result, here), value, mask)
 
     def row_condition(self, t: RegisterTile, i: Expr) -> Expr | None:

@@ -4,11 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ....ir.stmt import Kernel
 from ...problems.gemm import Gemm
-from ...space.columns import Bools, Ints
+from ...space.columns import Bools, Floats, Ints
 from ..peaks import CpuPeaks
 from .kernel import CpuGemmSetting
 
@@ -29,40 +28,43 @@ multiply-add waits for a store. Tiles of 4 x 3 and 14 x 1 vectors of AVX2 took 1
 class MicroKernel:
     """The register tiles that one kind of instruction multiplies, and how it wants its operands.
 
-    ``lanes``: accumulators in a vector. ``mr`` and ``vectors``: sizes of register tiles to try. ``registers``: how many
-    hold accumulators and operands, each with ``register_rows`` rows. ``busy``: how many registers of accumulators keep
-    the units busy. ``k_group``: neighbours along ``k`` that one instruction takes from packed memory. ``k_step``: what
-    ``kc`` is a multiple of. ``packed_bytes``: of a packed element. ``a_in_place`` and ``b_in_place``: whether an
-    operand can be read where it lies. ``a_whole`` and ``b_whole``: whether an operand can be packed before the tasks
-    begin. ``sums_in_output``: whether accumulators may wait in an output between two blocks of ``k``. ``memory_knobs``:
-    tiles are so fast that both operands come from the second-level cache and memory takes a good part of the time, so
-    that other loop orders and other stores are worth trying. ``flops``: operations a second at best. ``lower``: writes
-    the kernel.
+    A vector has ``lanes`` accumulators. ``mr`` and ``vectors`` are sizes of register tiles to try. ``registers`` hold
+    accumulators and operands, each with ``register_rows`` rows. ``k_group`` neighbours along ``k`` are what one
+    instruction takes from packed memory, where an element has ``packed_bytes``. ``kc`` is a multiple of ``k_step``.
+    ``a_in_place`` and ``b_in_place`` say whether an operand can be read where it lies, ``a_whole`` and ``b_whole``
+    whether it can be packed before the tasks begin, and ``sums_in_output`` whether accumulators may wait in an output
+    between two blocks of ``k``. With ``memory_knobs`` tiles are so fast that both operands come from the second-level
+    cache and memory takes a good part of the time, so that other loop orders and other stores are worth trying.
+    ``flops`` gives the operations a second at best, and ``lower`` writes the kernel.
     """
 
     lanes: int
     mr: tuple[int, ...]
     vectors: tuple[int, ...]
     registers: int
-    register_rows: int
-    busy: int
-    k_group: int
     k_step: int
     packed_bytes: int
     a_in_place: bool
-    b_in_place: bool
-    a_whole: bool
-    b_whole: bool
-    sums_in_output: bool
-    memory_knobs: bool
     flops: Callable[[CpuPeaks], float]
     lower: Callable[[Gemm, str, CpuGemmSetting], Kernel]
+    register_rows: int = 1
+    k_group: int = 1
+    b_in_place: bool = False
+    a_whole: bool = True
+    b_whole: bool = True
+    sums_in_output: bool = True
+    memory_knobs: bool = False
+
+    @property
+    def busy(self) -> int:
+        """How many registers of accumulators keep the units busy."""
+        return self.registers // 2
 
     def accumulators(self, mr: Ints, vectors: Ints) -> Ints:
         """Registers that the accumulators of a register tile take, int64[n]."""
         return mr // self.register_rows * vectors
 
-    def loads_per_operation(self, mr: Ints, vectors: Ints) -> NDArray[np.float64]:
+    def loads_per_operation(self, mr: Ints, vectors: Ints) -> Floats:
         """Registers loaded for each instruction that multiplies, float64[n]."""
         blocks = mr // self.register_rows
         return (blocks + vectors) / (blocks * vectors)
@@ -79,7 +81,7 @@ class MicroKernel:
         blocks = mr // self.register_rows
         return (blocks + 1) * vectors + (blocks if self.register_rows > 1 else 1)
 
-    def slowdown(self, mr: Ints, vectors: Ints, busy: int | None = None) -> NDArray[np.float64]:
+    def slowdown(self, mr: Ints, vectors: Ints, busy: int | None = None) -> Floats:
         """Return how much longer a register tile takes than its multiply-adds at the peak rate, float64[n].
 
         With fewer accumulators than ``busy``, each multiply-add waits for the one before it.

@@ -16,7 +16,7 @@ from math import prod
 
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.cpu import Transpose
-from ....ir.expr import Broadcast, Compare, CompareOp, Expr, Load, Ramp, Select, const, index, logical_and, minimum
+from ....ir.expr import Broadcast, Compare, CompareOp, Expr, Load, Ramp, Select, conjunction, const, index, minimum
 from ....ir.rewrite import substitute
 from ....ir.stmt import LoopKind
 from ....te.workload import Axis
@@ -24,8 +24,6 @@ from ...problems.gemm import Operand
 from ...tile.delinearize import delinearize
 from ...tile.names import FreshNameWriter
 from ...tile.stage_body import scalar_at, vector_at
-
-UNROLLED = LoopKind.UNROLLED
 
 FEW_STEPS = 32
 
@@ -198,13 +196,13 @@ class OperandPanel:
         lanes, group = self.of.lanes, self.of.k_group
         vectors = -(-self.of.size // lanes)
         if group == 1:
-            with w.loop("step", steps) as k, w.loop("vector", vectors, UNROLLED) as v:
+            with w.loop("step", steps) as k, w.unrolled("vector", vectors) as v:
                 row = self.first_group + k
                 self._put(w, (row, Ramp(v * lanes, 1, lanes)), self._along_own(v * lanes, self.k0 + k))
             return
-        with w.loop("step", steps // group) as step, w.loop("vector", vectors, UNROLLED) as v:
+        with w.loop("step", steps // group) as step, w.unrolled("vector", vectors) as v:
             rows = w.allocate("rows", (group, lanes), self.of.operand.body.dtype, MemoryScope.LOCAL)
-            with w.loop("row", group, UNROLLED) as i:
+            with w.unrolled("row", group) as i:
                 value = self._along_own(v * lanes, self.k0 + step * group + i)
                 w.store(rows, (i, Ramp(index(0), 1, lanes)), value)
             self._transpose(w, (self.first_group + step, v * (lanes * group)), group, rows, group, 1)
@@ -215,7 +213,7 @@ class OperandPanel:
         vector = lanes * group
         with w.loop("vector", -(-steps // vector)) as v, w.loop("rows", -(-self.of.size // lanes)) as rows:
             square = w.allocate("square", (lanes, vector), self.of.operand.body.dtype, MemoryScope.LOCAL)
-            with w.loop("row", lanes, UNROLLED) as i:
+            with w.unrolled("row", lanes) as i:
                 w.store(square, (i, Ramp(index(0), 1, vector)), self._along_k(rows * lanes + i, v * vector))
             pitch = self.of.panel_shape(self.of.kc)[1]
             self._transpose(w, (v * lanes, rows * vector), pitch, square, lanes, group)
@@ -251,7 +249,7 @@ class OperandPanel:
             terms.append(Broadcast(Compare(CompareOp.LT, k, index(self.of.k.extent)), lanes))
         here = {**self.at, self.of.axis.name: first, "k": k}
         value = vector_at(self.of.operand.body, here, self.of.axis.name, lanes)
-        return _masked(logical_and(*terms) if terms else None, value)
+        return _masked(conjunction(*terms), value)
 
     def _point(self, own: Expr, k: Expr) -> dict[str, Expr]:
         return {**self.at, self.of.axis.name: own, "k": k}

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...space.columns import Columns, Ints
+from ...space.columns import Columns, Floats, Ints
 from ..arithmetic import ceil_div, idle_share
 from ..limits import LINE_BYTES
 from ..peaks import CpuPeaks
@@ -21,10 +21,9 @@ from .promising import CACHE_BYTES, FEW, L1_BYTES, block_bytes
 from .sizes import CpuGemmSizes
 
 PAIR_BYTES = 2 * LINE_BYTES
-Seconds = NDArray[np.float64]
 
 
-def gemm_seconds(product: BlockedProduct, c: Columns, peaks: CpuPeaks) -> Seconds:
+def gemm_seconds(product: BlockedProduct, c: Columns, peaks: CpuPeaks) -> Floats:
     """Return the estimated time of each setting in seconds, float64[n]."""
     s = product.sizes(c)
     multiply, panels = multiply_seconds(product, s, peaks), panel_seconds(product, c, s, peaks)
@@ -34,14 +33,14 @@ def gemm_seconds(product: BlockedProduct, c: Columns, peaks: CpuPeaks) -> Second
     return peaks.launch_seconds + together + alone + _packing_seconds(product, c, s, peaks)
 
 
-def joined(*parts: NDArray[np.floating[Any]]) -> Seconds:
+def joined(*parts: NDArray[np.floating[Any]]) -> Floats:
     """Return what parts of a blocked product take together, float64[n]: the root of the sum of their squares, as
     measured on an Intel Xeon with AVX-512. Multiply-adds hide loads and prefetches less well than a copy hides
     arithmetic (``overlapped``)."""
     return np.sqrt(sum(part**2 for part in parts))
 
 
-def first_panel_seconds(product: BlockedProduct, s: CpuGemmSizes[Ints], peaks: CpuPeaks) -> Seconds:
+def first_panel_seconds(product: BlockedProduct, s: CpuGemmSizes[Ints], peaks: CpuPeaks) -> Floats:
     """Return what the panel of constant B takes that each thread begins with, float64[n]. It comes from memory while
     nothing is computed."""
     if not product.is_constant(product.gemm.b):
@@ -50,7 +49,7 @@ def first_panel_seconds(product: BlockedProduct, s: CpuGemmSizes[Ints], peaks: C
     return threads * panel_bytes(product, s) / peaks.read_bytes_per_second
 
 
-def multiply_seconds(product: BlockedProduct, s: CpuGemmSizes[Ints], peaks: CpuPeaks) -> Seconds:
+def multiply_seconds(product: BlockedProduct, s: CpuGemmSizes[Ints], peaks: CpuPeaks) -> Floats:
     """Return the multiply-adds of the thread that has most tasks, of whole register tiles, beyond the edges of C and of
     ``k`` too. Where a thread has one task, that is a whole one: the last ones are smaller where tiles divide
     unevenly."""
@@ -61,7 +60,7 @@ def multiply_seconds(product: BlockedProduct, s: CpuGemmSizes[Ints], peaks: CpuP
     return operations * product.slowdown(s) / kernel.flops(peaks)
 
 
-def panel_seconds(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints], peaks: CpuPeaks) -> Seconds:
+def panel_seconds(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints], peaks: CpuPeaks) -> Floats:
     """Return what vectors wait for panels of B that the first-level cache does not hold, and that each register tile
     reads from the second one: float64[n]."""
     _, b = product.uses(c, s)
@@ -74,7 +73,7 @@ def panel_bytes(product: BlockedProduct, s: CpuGemmSizes[Ints]) -> Ints:
     return np.asarray(s.nr * s.kc * product.micro_kernel.packed_bytes // s.k_shared)
 
 
-def _cache_seconds(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints], peaks: CpuPeaks) -> Seconds:
+def _cache_seconds(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints], peaks: CpuPeaks) -> Floats:
     """Return the operand that register tiles read again and again comes from the second-level cache: A once for each
     panel, or B once for each row of register tiles. Blocks that do not fit that cache come from further away, at the
     rate of memory. Of rows that fall on the same sets, each element costs a line."""
@@ -86,13 +85,13 @@ def _cache_seconds(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints], p
     return np.where(columns_inside, b, a) / rate
 
 
-def _line_waste(product: BlockedProduct, use: OperandUse) -> Seconds:
+def _line_waste(product: BlockedProduct, use: OperandUse) -> Floats:
     """Bytes that are moved for each byte that is used, float64[n]."""
     again = product.is_scattered(use) & (use.passes > FEW)
     return np.where(again, LINE_BYTES / product.micro_kernel.packed_bytes, 1.0)
 
 
-def _memory_seconds(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints], peaks: CpuPeaks) -> Seconds:
+def _memory_seconds(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints], peaks: CpuPeaks) -> Floats:
     """Return all inputs once, A again for each further block of columns, B for each further thread that reads it, or
     for each further block of rows if caches do not hold it, and outputs. An output that goes through the caches is read
     before it is written, in pairs of lines: tasks that share the rows of C fetch more than they write."""
@@ -110,7 +109,7 @@ def _memory_seconds(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints], 
     return read + again / peaks.read_bytes_per_second + moved / peaks.memory_bytes_per_second
 
 
-def _accumulator_seconds(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints], peaks: CpuPeaks) -> Seconds:
+def _accumulator_seconds(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints], peaks: CpuPeaks) -> Floats:
     """Return what accumulators take that are written by each block of ``k`` and read again by the next one, while
     nothing is multiplied, float64[n]: from the second-level cache, or from memory if that does not hold them."""
     p, size = product.gemm, product.gemm.accumulator.dtype.bytes
@@ -119,14 +118,14 @@ def _accumulator_seconds(product: BlockedProduct, c: Columns, s: CpuGemmSizes[In
     return moved / np.where(task_bytes <= CACHE_BYTES, peaks.l2_bytes_per_second, peaks.memory_bytes_per_second)
 
 
-def copies_of_b(product: BlockedProduct, s: CpuGemmSizes[Ints], b: Seconds) -> Ints:
+def copies_of_b(product: BlockedProduct, s: CpuGemmSizes[Ints], b: Floats) -> Ints:
     """Return how often B, of ``b`` bytes, is read from memory, int64[n]: by each thread that has rows of its own, and
     for each block of rows where the cache of a thread does not hold it."""
     blocks = ceil_div(s.m_tiles, s.mc_tiles)
     return np.where(b > CACHE_BYTES, blocks, np.minimum(blocks, product.target.threads))
 
 
-def _packing_seconds(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints], peaks: CpuPeaks) -> Seconds:
+def _packing_seconds(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints], peaks: CpuPeaks) -> Floats:
     """Each task reads and writes what it packs; further copies of an element come from the second-level cache. What is
     packed before the tasks goes through memory, is read once more, and takes a launch of its own. Constant operands
     cost nothing."""
@@ -142,6 +141,6 @@ def _packing_seconds(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints],
     return seconds
 
 
-def operand_bytes(product: BlockedProduct, use: OperandUse) -> NDArray[np.float64]:
+def operand_bytes(product: BlockedProduct, use: OperandUse) -> Floats:
     """Return how many bytes an operand has when it is packed, float64[n]."""
     return np.asarray(use.elements * product.micro_kernel.packed_bytes, dtype=np.float64)

@@ -6,7 +6,7 @@ blocks stay in the second-level cache, and operands are packed where that is pai
 
 import numpy as np
 
-from ...space.columns import Bools, Columns, Ints
+from ...space.columns import Bools, Columns, Floats, Ints
 from ..arithmetic import ceil_div, idle_share
 from ..shared_knobs import NON_TEMPORAL
 from .blocked_product import BlockedProduct, OperandUse
@@ -84,7 +84,7 @@ def _packing_pays(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints]) ->
     return ok
 
 
-def packed_share(product: BlockedProduct, use: OperandUse) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def packed_share(product: BlockedProduct, use: OperandUse) -> Floats:
     """Vectors that a task packs for each multiply-add of vectors, if it packs the operand, float64[n]."""
     kernel = product.micro_kernel
     return np.asarray(kernel.lanes * kernel.register_rows / use.reuse, dtype=np.float64)

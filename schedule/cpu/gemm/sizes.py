@@ -1,4 +1,4 @@
-"""Derives the sizes of a blocked matrix product, for one setting and for whole columns of settings alike.
+"""The sizes of a blocked matrix product, of one setting and of whole columns of settings alike.
 
 C, m x n, is cut into tasks of mc x nc; k is cut into blocks of kc
 a task has mc_tiles register tiles along m and nc_panels panels along n
@@ -6,14 +6,9 @@ a register tile is mr x nr, where nr is a number of vectors; the last panel of a
 """
 
 from dataclasses import dataclass
-from math import prod
 from typing import Generic, TypeVar
 
-import numpy as np
-
-from ...problems.gemm import Gemm
-from ...space.columns import Bools, Ints
-from ..arithmetic import ceil_div
+from ...space.columns import Ints
 
 N = TypeVar("N", int, Ints)
 
@@ -44,50 +39,3 @@ class CpuGemmSizes(Generic[N]):
     tasks: N
     a_block_bytes: N
     b_block_bytes: N
-
-
-def gemm_sizes(
-    p: Gemm,
-    lanes: int,
-    *,
-    mr: Ints,
-    vectors: Ints,
-    m_blocks: Ints,
-    n_blocks: Ints,
-    kc: Ints,
-    element_bytes: int,
-    n: Ints,
-    k_shared: Ints,
-    narrow: Bools,
-    m_tiles: Ints,
-    a_shared: int = 1,
-) -> CpuGemmSizes[Ints]:
-    """Return the sizes where C is cut into ``m_blocks`` x ``n_blocks`` tasks. ``element_bytes``: of a packed element.
-    ``n``: the columns of C. ``k_shared`` and ``a_shared``: how many steps of ``k`` one packed element of the right
-    operand and of the left one serves. ``narrow``: whether a task has any number of vectors along ``n``, so that its
-    last panel may be narrower; else it has whole panels. ``m_tiles``: the register tiles that cover the rows."""
-    nr = vectors * lanes
-    unit = np.where(narrow, lanes, nr)
-    nc = ceil_div(ceil_div(n, unit), n_blocks) * unit
-    mc_tiles, nc_panels = ceil_div(m_tiles, m_blocks), ceil_div(nc, nr)
-    before = (n_blocks - 1) * nc  # columns of all tasks but the last
-    last_panels = ceil_div(n - before, nr)
-    return CpuGemmSizes(
-        mr=mr,
-        nr=nr,
-        vectors=vectors,
-        last_vectors=(nc - (nc_panels - 1) * nr) // lanes,
-        n=n,
-        nc=nc,
-        n_computed=before + np.minimum(last_panels * nr, nc),
-        kc=kc,
-        k_shared=k_shared,
-        m_tiles=m_tiles,
-        n_panels=(n_blocks - 1) * nc_panels + last_panels,
-        mc_tiles=mc_tiles,
-        nc_panels=nc_panels,
-        k_blocks=ceil_div(p.k.extent, kc),
-        tasks=m_blocks * n_blocks * prod(a.extent for a in p.batch),
-        a_block_bytes=mc_tiles * mr * kc * element_bytes // a_shared,
-        b_block_bytes=nc * kc * element_bytes // k_shared,
-    )

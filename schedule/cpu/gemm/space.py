@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ....core.schedule import KnobValue
 from ....ir.rewrite import loads_of
@@ -17,10 +15,10 @@ from ....ir.stmt import Kernel
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.gemm import Gemm, Operand
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Ints, columns_of_setting, row_of_record
+from ...space.columns import Bools, Columns, Floats, Ints
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
-from ...tile_sketch import Plan
+from ...tile_sketch import SizedPlan
 from ..arithmetic import ceil_div, idle_share
 from ..limits import MOST_SCRATCH_BYTES
 from ..peaks import cpu_peaks
@@ -67,7 +65,7 @@ QUANTITIES = (
 
 
 @dataclass(frozen=True)
-class CpuGemmPlan(Plan):
+class CpuGemmPlan(SizedPlan):
     """A blocked product and its settings."""
 
     product: BlockedProduct
@@ -119,6 +117,9 @@ class CpuGemmPlan(Plan):
 
     def _whole_steps(self, kc: int) -> int:
         return -(-kc // self._kernel.k_step) * self._kernel.k_step
+
+    def sizes(self, columns: Columns) -> CpuGemmSizes[Ints]:
+        return self.product.sizes(columns)
 
     # --- legality
 
@@ -206,7 +207,7 @@ class CpuGemmPlan(Plan):
     def _scratch_bytes(self, c: Columns) -> Ints:
         """Local memory of a task, int64[n]: packed blocks, and sums that wait for the next block of ``k`` where no
         output can hold them."""
-        p, s = self._gemm, self.product.sizes(c)
+        p, s = self._gemm, self.sizes(c)
         dtype = p.accumulator.dtype
         in_output = self._kernel.sums_in_output and any(can_accumulate(r, dtype) for r in p.results)
         bytes_of_sum = np.where(self.product.padded(c) | (not in_output), dtype.bytes, 0)
@@ -216,7 +217,7 @@ class CpuGemmPlan(Plan):
         return np.asarray(a + b + np.where(s.k_blocks > 1, sums, 0))
 
     def _has_an_order(self, c: Columns) -> Bools:
-        s = self.product.sizes(c)
+        s = self.sizes(c)
         return ((s.mc_tiles > 1) & (s.nc_panels > 1)) | c.flags("order", ROWS_INSIDE)
 
     # --- estimates
@@ -224,11 +225,11 @@ class CpuGemmPlan(Plan):
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
         return promising(self.product, columns)
 
-    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
         return gemm_seconds(self.product, columns, cpu_peaks(self.product.target, peaks))
 
-    def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
-        p, kernel, s = self._gemm, self._kernel, self.product.sizes(columns)
+    def derive(self, columns: Columns) -> Mapping[str, Floats]:
+        p, kernel, s = self._gemm, self._kernel, self.sizes(columns)
         packed = np.zeros(len(columns), dtype=np.float64)
         whole, scattered = packed.copy(), packed.copy()
         for use in self.product.uses(columns, s):
@@ -236,7 +237,7 @@ class CpuGemmPlan(Plan):
             whole += use.whole * (0 if self.product.is_constant(use.operand) else use.elements * kernel.packed_bytes)
             scattered += 0.5 * self.product.is_scattered(use)
         computed = s.m_tiles * s.mr * s.n_computed * s.k_blocks * s.kc
-        found: dict[str, Ints | NDArray[np.float64]] = {
+        found: dict[str, Ints | Floats] = {
             "tasks": s.tasks,
             "idle_share": idle_share(s.tasks, self.product.target.threads),
             "edge_waste": 1 - p.m.extent * p.n.extent * p.k.extent / computed,
@@ -256,8 +257,7 @@ class CpuGemmPlan(Plan):
     # --- lowering
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
-        sizes = self.product.sizes(columns_of_setting(self.knobs, setting, self.defaults))
-        s = cast("CpuGemmSizes[int]", row_of_record(sizes, 0))
+        s: CpuGemmSizes[int] = self.sizes_of(setting)
         chosen = CpuGemmSetting(
             mr=s.mr,
             vectors=s.vectors,

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import cast
 
 import numpy as np
 
@@ -19,10 +18,10 @@ from ....ir.stmt import Kernel
 from ....te.workload import Workload
 from ...problems.gemm import Gemm, gemm_of
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Derived, Floats, Ints, columns_of_setting, row_of_record
+from ...space.columns import Bools, Columns, Derived, Floats, Ints
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
-from ...tile_sketch import Plan, TileSketch
+from ...tile_sketch import SizedPlan, TileSketch
 from ..arithmetic import ceil_div, idle_share, overlapped
 from ..gemm.space import LEAST_ROWS, LEAST_WORK, reads_nothing_else
 from ..limits import MOST_SCRATCH_BYTES
@@ -58,7 +57,7 @@ QUANTITIES = (
 
 
 @dataclass(frozen=True)
-class CpuGemvPlan(Plan):
+class CpuGemvPlan(SizedPlan):
     """A product of few rows and its settings."""
 
     product: Gemm
@@ -159,8 +158,7 @@ class CpuGemvPlan(Plan):
         }
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
-        sizes = self.sizes(columns_of_setting(self.knobs, setting, self.defaults))
-        return lower_gemv(self.product, cast("CpuGemvSizes[int]", row_of_record(sizes, 0)))
+        return lower_gemv(self.product, self.sizes_of(setting))
 
 
 def _plan(workload: Workload, target: Target) -> CpuGemvPlan | None:

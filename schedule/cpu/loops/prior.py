@@ -23,7 +23,6 @@ from .promising import BUSY_ACCUMULATORS
 from .tile_loops import INLINE
 from .tiles import lane_bytes
 
-Seconds = Floats
 Quantities = Mapping[str, Floats]
 
 L1_BYTES, L2_BYTES = 32 << 10, 1 << 20
@@ -32,7 +31,7 @@ LOOP_STEPS = 2
 """What counting and jumping cost for each run of the innermost body, in vector instructions."""
 
 
-def group_seconds(group: FusedGroup, c: Columns, q: Quantities, peaks: CpuPeaks) -> Seconds:
+def group_seconds(group: FusedGroup, c: Columns, q: Quantities, peaks: CpuPeaks) -> Floats:
     """Return the estimated time in seconds, float64[n], of a group and of those of its shape, which take the same
     setting. ``q``: the derived columns of the settings. What goes through memory is not in it."""
     packing = 2 * q["packing_share"] * group.work * lane_bytes(group) / peaks.l2_bytes_per_second
@@ -40,7 +39,7 @@ def group_seconds(group: FusedGroup, c: Columns, q: Quantities, peaks: CpuPeaks)
     return group.same_shape * (peaks.launch_seconds + steps + packing)
 
 
-def memory_seconds(workload: Workload, c: Columns, peaks: CpuPeaks) -> Seconds:
+def memory_seconds(workload: Workload, c: Columns, peaks: CpuPeaks) -> Floats:
     """All inputs and outputs go through memory once, float64[n]. An output that goes through the caches is read before
     it is written, as most of one is whose rows are not aligned. A stored padding is written and read again."""
     inputs = sum(b.bytes for b in workload.inputs)
@@ -58,7 +57,7 @@ def _is_aligned(output: Buffer, lanes: Ints) -> Bools:
     return output.shape[-1] % lanes == 0 if len(output.shape) > 1 else np.ones(len(lanes), dtype=bool)
 
 
-def _instruction_seconds(group: FusedGroup, c: Columns, q: Quantities, peaks: CpuPeaks) -> Seconds:
+def _instruction_seconds(group: FusedGroup, c: Columns, q: Quantities, peaks: CpuPeaks) -> Floats:
     """Arithmetic or loads of vectors, whichever takes longer. A load that is not contiguous costs one for each lane.
     With few accumulators, each step of a reduction waits for the one before it."""
     lanes = c.ints("lanes")
@@ -82,7 +81,7 @@ def _operations(body: Expr) -> int:
     return own_cost(body) + sum(_operations(child) for child in body.children)
 
 
-def _cache_seconds(q: Quantities, peaks: CpuPeaks) -> Seconds:
+def _cache_seconds(q: Quantities, peaks: CpuPeaks) -> Floats:
     """Return what tiles read, less what the first-level cache keeps from tile to tile. Where a task's data does not fit
     the second level, it comes from further away, at the rate of memory."""
     kept = np.where(q["reused_bytes"] <= L1_BYTES, q["reused_bytes"] * q["tiles"], 0)
@@ -92,7 +91,7 @@ def _cache_seconds(q: Quantities, peaks: CpuPeaks) -> Seconds:
     return traffic / rate
 
 
-def _again(group: FusedGroup, q: Quantities, peaks: CpuPeaks) -> Seconds:
+def _again(group: FusedGroup, q: Quantities, peaks: CpuPeaks) -> Floats:
     """Return what it takes to read rows again for each further stage of a row group, where they do not stay in the
     second level."""
     if group.kind != "row" or len(group.stages) == 1:

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import cast
 
 import numpy as np
 
@@ -11,13 +10,12 @@ from ....core.schedule import KnobValue
 from ....core.target import Target
 from ....ir.stmt import Kernel
 from ....te.cost import flops
-from ....te.workload import Workload
 from ...problems.scan import ScanProblem, scan_problem
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Derived, Floats, Ints, columns_of_setting, row_of_record
+from ...space.columns import Bools, Columns, Derived, Floats, Ints
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
-from ...tile_sketch import Plan, TileSketch
+from ...tile_sketch import SizedPlan, TileSketch, planned
 from ..arithmetic import idle_share
 from ..limits import LINE_BYTES, vector_registers
 from ..peaks import cpu_peaks
@@ -40,7 +38,7 @@ QUANTITIES = (
 
 
 @dataclass(frozen=True)
-class CpuScanPlan(Plan):
+class CpuScanPlan(SizedPlan):
     """A scan and its settings."""
 
     problem: ScanProblem
@@ -111,13 +109,7 @@ class CpuScanPlan(Plan):
         }
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
-        sizes = self.sizes(columns_of_setting(self.knobs, setting, self.defaults))
-        return lower_scan(self.problem, cast("CpuScanSizes[int]", row_of_record(sizes, 0)))
+        return lower_scan(self.problem, self.sizes_of(setting))
 
 
-def _plan(workload: Workload, target: Target) -> CpuScanPlan | None:
-    problem = scan_problem(workload)
-    return None if problem is None else CpuScanPlan(problem, target)
-
-
-CPU_SCAN = TileSketch("cpu_scan", 2, QUANTITIES, _plan, kind="llvm")
+CPU_SCAN = TileSketch("cpu_scan", 2, QUANTITIES, planned(scan_problem, CpuScanPlan), kind="llvm")

@@ -9,9 +9,9 @@ network, reading them takes longer than what multiplications are saved. Most ter
 
 import numpy as np
 
-from ...space.columns import Columns, Ints
+from ...space.columns import Columns, Floats, Ints
 from ..gemm.blocked_product import BlockedProduct
-from ..gemm.prior import Seconds, copies_of_b, first_panel_seconds, joined, multiply_seconds, operand_bytes, panel_bytes
+from ..gemm.prior import copies_of_b, first_panel_seconds, joined, multiply_seconds, operand_bytes, panel_bytes
 from ..gemm.promising import CACHE_BYTES, L1_BYTES
 from ..gemm.sizes import CpuGemmSizes
 from ..peaks import CpuPeaks
@@ -23,7 +23,7 @@ OUTPUT_INSTRUCTIONS = POINTS + 24 + TILE * TILE
 """The same of a vector of a tile of the output."""
 
 
-def winograd_seconds(product: BlockedProduct, c: Columns, peaks: CpuPeaks) -> Seconds:
+def winograd_seconds(product: BlockedProduct, c: Columns, peaks: CpuPeaks) -> Floats:
     """Return the estimated time of each setting in seconds, float64[n]."""
     s = product.sizes(c)
     tiles, filters = product.uses(c, s)
@@ -44,7 +44,7 @@ def winograd_seconds(product: BlockedProduct, c: Columns, peaks: CpuPeaks) -> Se
     return peaks.launch_seconds + seconds + first_panel_seconds(product, s, peaks) / POINTS
 
 
-def _transform_seconds(product: BlockedProduct, c: Columns, peaks: CpuPeaks) -> Seconds:
+def _transform_seconds(product: BlockedProduct, c: Columns, peaks: CpuPeaks) -> Floats:
     """Each block of filters transforms the tiles for itself."""
     p, lanes = product.gemm, product.micro_kernel.lanes
     image = IMAGE_INSTRUCTIONS * -(-p.k.extent // lanes) * c.ints("n_blocks")

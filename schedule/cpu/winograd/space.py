@@ -19,7 +19,7 @@ from ..gemm.blocked_product import BlockedProduct
 from ..gemm.micro_kernel import MicroKernel
 from ..gemm.space import QUANTITIES, CpuGemmPlan, is_large, reads_nothing_else
 from ..limits import vector_registers
-from ..peaks import CpuPeaks, cpu_peaks
+from ..peaks import cpu_peaks
 from .kernel import POINTS, lower_winograd, tile_rows_of
 from .prior import sum_bytes, winograd_seconds
 
@@ -49,28 +49,17 @@ def _plan(workload: Workload, target: Target) -> WinogradPlan | None:
     dtype = p.accumulator.dtype
     if dtype not in (float32, float64):
         return None
-    registers = vector_registers(target)
-
-    def flops(peaks: CpuPeaks) -> float:
-        return peaks.vector_flops(dtype) / POINTS
-
     kernel = MicroKernel(
         lanes=max(1, target.vector_bytes // dtype.bytes),
         mr=MR,
         vectors=VECTORS,
-        registers=registers,
-        register_rows=1,
-        busy=registers // 2,
-        k_group=1,
+        registers=vector_registers(target),
         k_step=p.k.extent,
         packed_bytes=POINTS * dtype.bytes,
         a_in_place=False,
-        b_in_place=False,
         a_whole=False,
-        b_whole=True,
         sums_in_output=False,
-        memory_knobs=False,
-        flops=flops,
+        flops=lambda peaks: peaks.vector_flops(dtype) / POINTS,
         lower=partial(lower_winograd, tiles=tiles),
     )
     products = replace(p, batch=(Axis("point", POINTS),))

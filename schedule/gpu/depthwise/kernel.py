@@ -30,11 +30,11 @@ from itertools import product
 
 from ....core.dtypes import float32
 from ....ir.buffer import Buffer, Layout, MemoryScope
-from ....ir.expr import WARP_LANES, Compare, CompareOp, Expr, Load, const, index, logical_and, minimum
+from ....ir.expr import WARP_LANES, Compare, CompareOp, Expr, Load, const, index, minimum
 from ....ir.gpu.mma import Mma
 from ....ir.gpu.tma import tma_swizzle
 from ....ir.rewrite import loads_of
-from ....ir.stmt import HardwareAxis, Kernel, LoopKind
+from ....ir.stmt import HardwareAxis, Kernel
 from ...loop_nest.nest import KERNEL_NAME, kernel_of
 from ...problems.depthwise import Depthwise
 from ...tile.names import FreshNameWriter
@@ -42,8 +42,6 @@ from ...tile.stage_body import scalar_at
 from .rows import TmaRows
 from .sizes import HALO_UNIT, DepthwiseSizes, is_swizzled
 from .strips import Strips
-
-UNROLLED = LoopKind.UNROLLED
 
 
 def depthwise_kernel(problem: Depthwise, sizes: DepthwiseSizes) -> Kernel:
@@ -126,7 +124,7 @@ class _DepthwiseWriter:
         output, row = (place // 2, place % 2) if s.block_h == 2 else (place // 2 + place % 2 * HALO_UNIT, index(0))
         channel, parts = self.strips.first_channel + self.own, self._parts()
         for slot, half, pair in product(range(s.slots), range(2), range(2)):
-            with w.loop("c", s.vector_width, LoopKind.VECTORIZED) as c:
+            with w.vectorized("c", s.vector_width) as c:
                 w.store(taps, (c,), const(0.0, load.dtype))
             pixel, line = self._seen(pair, half)
             distance, r = pixel - output, index(slot * s.block_h + line) - row
@@ -142,9 +140,9 @@ class _DepthwiseWriter:
             if width.window is not None:
                 at[width.window.name] = distance // width.dilation
             if (half, pair) in parts:
-                with w.when(logical_and(*inside)), w.loop("c", s.vector_width, LoopKind.VECTORIZED) as c:
+                with w.when(*inside), w.vectorized("c", s.vector_width) as c:
                     w.store(taps, (c,), scalar_at(load, {**at, self.channel.name: channel + c}))
-            with w.loop("c", s.vector_width, UNROLLED) as c:
+            with w.unrolled("c", s.vector_width) as c:
                 w.store(filters, (index(slot), c, index(2 * half + pair)), Load(taps, (c,)))
         return filters
 
@@ -152,7 +150,7 @@ class _DepthwiseWriter:
 
     def _clear(self, slot: int) -> None:
         w, s = self.w, self.s
-        with w.loop("c", s.vector_width, UNROLLED) as c, w.loop("element", 4, UNROLLED) as e:
+        with w.unrolled("c", s.vector_width) as c, w.unrolled("element", 4) as e:
             w.store(self.acc, (index(slot), c, e), const(0.0, float32))
 
     def _block(self, half: int) -> tuple[Expr, Expr]:
@@ -173,11 +171,11 @@ class _DepthwiseWriter:
             if self._has_idle(m_half):
                 block = minimum(block, index(s.blocks_w - 1))
             pixel, line = self._seen(pair, half)
-            with w.loop("c", s.vector_width, LoopKind.VECTORIZED) as c:
+            with w.vectorized("c", s.vector_width) as c:
                 source = (stage, strip, index(row + line), block * s.block_w + pixel, self.own + c)
                 w.store(vectors, (index(m_half), index(part), c), Load(self.stages, source))
         fragments = w.allocate("fragments", (s.vector_width, 8), dtype, MemoryScope.REGISTER)
-        with w.loop("c", s.vector_width, UNROLLED) as c:
+        with w.unrolled("c", s.vector_width) as c:
             for m_half, half, pair in product(range(2), repeat=3):
                 value: Expr = const(0.0, dtype)
                 if (half, pair) in parts:
@@ -186,7 +184,7 @@ class _DepthwiseWriter:
         turn = row // s.block_h
         self._clear(turn % s.slots)
         for above in range(s.slots):
-            with w.loop("c", s.vector_width, UNROLLED) as c:
+            with w.unrolled("c", s.vector_width) as c:
                 d = (index((turn - above) % s.slots), c, index(0))
                 a, b = (c, index(0)), (index(above), c, index(0))
                 w.emit(Mma(self.problem.atom.name, self.acc, d, fragments, a, self.filters, b))
@@ -208,9 +206,9 @@ class _DepthwiseWriter:
             if self.staged is None or self.reads_inputs:
                 inside = [*strips.complete(strip, line), *strips.inside(at)]
                 inside += [block < s.blocks_w] if self._has_idle(half) else []
-            with w.when(logical_and(*inside) if inside else None):
+            with w.when(*inside):
                 for output in self.window.outputs:
-                    with w.loop("c", s.vector_width, LoopKind.VECTORIZED) as c:
+                    with w.vectorized("c", s.vector_width) as c:
                         here = {**at, self.channel.name: at[self.channel.name] + c}
                         value = self.window.output(output, here, Load(self.acc, (slot, c, index(2 * half + pair))))
                         if self.staged is not None:

@@ -2,16 +2,13 @@
 
 from ....core.dtypes import int64
 from ....ir.buffer import Buffer, MemoryScope
-from ....ir.expr import Compare, CompareOp, Expr, index, logical_and
+from ....ir.expr import Compare, CompareOp, Expr, index
 from ....ir.gpu.fence import AsyncProxyFence
 from ....ir.gpu.mbarrier import MbarrierArriveExpectTx, MbarrierInit, MbarrierWait
 from ....ir.gpu.tma import TmaLoad, TmaStore, TmaStoreCommit, TmaStoreWait
-from ....ir.stmt import LoopKind
 from ...tile.names import FreshNameWriter
 from ...tile.stage_body import scalar_at
 from .strips import Strips
-
-UNROLLED = LoopKind.UNROLLED
 
 
 class TmaRows:
@@ -26,7 +23,7 @@ class TmaRows:
     def begin(self) -> None:
         """Begin to fill all stages."""
         w, s = self.w, self.s
-        with w.when(self.elected), w.loop("initialised", s.stages, UNROLLED) as stage:
+        with w.when(self.elected), w.unrolled("initialised", s.stages) as stage:
             w.emit(MbarrierInit(self.full, stage, 1))
         w.barrier()
         with w.when(self.elected):
@@ -50,7 +47,7 @@ class TmaRows:
                 self._store(step, output)
                 w.emit(TmaStoreCommit())
             if s.rounds * s.steps > s.stages:
-                with w.when(logical_and(step > 0, following < s.rounds * s.steps)):
+                with w.when(step > 0, following < s.rounds * s.steps):
                     if output is not None:
                         w.emit(TmaStoreWait(1))
                     self._load(following, following % s.stages)
@@ -65,7 +62,7 @@ class TmaRows:
         size = s.strips * s.stage_rows * s.row_room * s.tile_c * self.stages.dtype.bytes
         w.emit(MbarrierArriveExpectTx(self.full, stage, size))
         own = strips.begin(step)
-        with w.loop("loaded_strip", s.strips, UNROLLED) as strip:
+        with w.unrolled("loaded_strip", s.strips) as strip:
             at = strips.corner(strip, own * s.stage_rows)
             corner = tuple(scalar_at(i, at) for i in self.image.indices)
             box = (*(1 for _ in corner[:-3]), s.stage_rows, s.row_room, s.tile_c)
@@ -79,10 +76,10 @@ class TmaRows:
         axes = [a for a in strips.problem.window.axes if a.extent > 1]
         tensor = Buffer(output.name, tuple(a.extent for a in axes), output.dtype)
         box = (*(1 for _ in axes[:-2]), strips.columns, s.tile_c)
-        with w.loop("stored_strip", s.strips, UNROLLED) as strip, w.loop("row", s.stage_rows, UNROLLED) as row:
+        with w.unrolled("stored_strip", s.strips) as strip, w.unrolled("row", s.stage_rows) as row:
             line = own * s.stage_rows + row - s.block_h * (s.slots - 1)
             at = strips.output(strip, line, index(0), index(0))
-            with w.when(logical_and(*strips.complete(strip, line))):
+            with w.when(*strips.complete(strip, line)):
                 corner = tuple(at[a.name] for a in axes)
                 source = (step % s.stages, strip, row, index(0), index(0))
                 w.emit(TmaStore(tensor, corner, self.stages, source, box))

@@ -12,13 +12,13 @@ from ....core.target import Target
 from ....ir.expr import WARP_LANES
 from ....ir.stmt import Kernel
 from ....te.cost import flops, minimum_bytes
-from ....te.workload import Axis, Workload
+from ....te.workload import Axis
 from ...problems.permute import Permute, permute_of
 from ...sketch import Peaks
 from ...space.columns import Bools, Columns, Derived, Floats, Ints
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
-from ...tile_sketch import TileSketch
+from ...tile_sketch import TileSketch, planned
 from ..memory_prior import MemoryTraffic, memory_bound_seconds
 from ..occupancy import MOST_BLOCKS
 from ..peaks import gpu_peaks
@@ -470,9 +470,4 @@ def _union(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted({*a, *b}))
 
 
-def _plan(workload: Workload, target: Target) -> PermutePlan | None:
-    problem = permute_of(workload)
-    return None if problem is None else PermutePlan(problem, target)
-
-
-CUDA_PERMUTE = TileSketch("cuda_permute", 3, QUANTITIES, _plan)
+CUDA_PERMUTE = TileSketch("cuda_permute", 3, QUANTITIES, planned(permute_of, PermutePlan))

@@ -15,7 +15,6 @@ from ....ir.rewrite import loads_of
 from ....ir.stmt import Kernel
 from ....te.cost import flops, minimum_bytes
 from ....te.evaluate import Evaluator
-from ....te.workload import Workload
 from ...problems.pointwise import Pointwise, pointwise_of
 from ...sketch import Peaks
 from ...space.columns import Bools, Columns, Derived, Floats, Ints
@@ -24,7 +23,7 @@ from ...space.knob import Knob, Quantity
 from ...tile.load_analysis import flat_offset
 from ...tile.masked_loads import MaskedLoad
 from ...tile.pieces import lanes_of_piece
-from ...tile_sketch import TileSketch
+from ...tile_sketch import TileSketch, planned
 from ..memory_prior import TILE_SECONDS, MemoryTraffic, memory_bound_seconds
 from ..occupancy import MOST_BLOCKS
 from ..peaks import gpu_peaks
@@ -301,9 +300,4 @@ def _is_direct(load: Load) -> bool:
     return not any(map(loads_of, load.indices))
 
 
-def _plan(workload: Workload, target: Target) -> PointwisePlan | None:
-    problem = pointwise_of(workload)
-    return None if problem is None else PointwisePlan(problem, target)
-
-
-CUDA_POINTWISE = TileSketch("cuda_pointwise", 3, QUANTITIES, _plan, dynamic=True)
+CUDA_POINTWISE = TileSketch("cuda_pointwise", 3, QUANTITIES, planned(pointwise_of, PointwisePlan), dynamic=True)

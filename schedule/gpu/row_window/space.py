@@ -12,14 +12,13 @@ from ....core.target import Target
 from ....ir.expr import WARP_LANES
 from ....ir.stmt import Kernel
 from ....te.cost import flops, minimum_bytes
-from ....te.workload import Workload
 from ...problems.row_window import RowWindow, row_window_of
 from ...problems.window_steps import step_counts
 from ...sketch import Peaks
 from ...space.columns import Bools, Columns, Derived, Floats
 from ...space.constraint import Constraint
 from ...space.knob import Knob
-from ...tile_sketch import TileSketch
+from ...tile_sketch import TileSketch, planned
 from ..memory_prior import TILE_SECONDS, MemoryTraffic, memory_bound_seconds
 from ..peaks import gpu_peaks
 from ..plan import GpuPlan
@@ -147,9 +146,4 @@ class RowWindowPlan(GpuPlan):
         return row_window_kernel(self.problem, self.sizes_of(setting))
 
 
-def _plan(workload: Workload, target: Target) -> RowWindowPlan | None:
-    problem = row_window_of(workload)
-    return None if problem is None else RowWindowPlan(problem, target)
-
-
-CUDA_ROW_WINDOW = TileSketch("cuda_row_window", 1, QUANTITIES, _plan)
+CUDA_ROW_WINDOW = TileSketch("cuda_row_window", 1, QUANTITIES, planned(row_window_of, RowWindowPlan))

@@ -10,13 +10,12 @@ from ....core.schedule import KnobValue
 from ....core.target import Target
 from ....ir.expr import WARP_LANES
 from ....ir.stmt import Kernel
-from ....te.workload import Workload
 from ...problems.scan import ScanProblem, scan_problem
 from ...sketch import Peaks
 from ...space.columns import Bools, Columns, Derived, Floats, Ints
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
-from ...tile_sketch import TileSketch
+from ...tile_sketch import TileSketch, planned
 from ..occupancy import MOST_BLOCKS
 from ..peaks import gpu_peaks
 from ..plan import GpuPlan
@@ -205,10 +204,5 @@ def _is_block(threads: Ints) -> Bools:
     return (threads % WARP_LANES == 0) & (threads <= 1024)
 
 
-def _plan(workload: Workload, target: Target) -> ScanPlan | None:
-    problem = scan_problem(workload)
-    return None if problem is None else ScanPlan(problem, target)
-
-
-CUDA_SCAN = TileSketch("cuda_scan", 2, QUANTITIES, _plan)
-AMDGPU_SCAN = TileSketch("amdgpu_scan", 2, QUANTITIES, _plan, kind="amdgpu")
+CUDA_SCAN = TileSketch("cuda_scan", 2, QUANTITIES, planned(scan_problem, ScanPlan))
+AMDGPU_SCAN = TileSketch("amdgpu_scan", 2, QUANTITIES, planned(scan_problem, ScanPlan), kind="amdgpu")

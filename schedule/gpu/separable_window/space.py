@@ -14,7 +14,6 @@ from ....ir.expr import WARP_LANES, const
 from ....ir.rewrite import free_variables, loads_of, map_loads
 from ....ir.stmt import Kernel
 from ....te.cost import minimum_bytes
-from ....te.workload import Workload
 from ...problems.separable_window import SeparableWindow, separable_window_of
 from ...problems.window_steps import step_counts
 from ...sketch import Peaks
@@ -22,7 +21,7 @@ from ...space.columns import Bools, Columns, Derived, Floats, Ints, derived_once
 from ...space.constraint import Constraint
 from ...space.knob import Knob
 from ...tile.load_analysis import flat_offset
-from ...tile_sketch import TileSketch
+from ...tile_sketch import TileSketch, planned
 from ..memory_prior import ACCESS_CYCLES, TILE_SECONDS, MemoryTraffic, memory_bound_seconds
 from ..peaks import gpu_peaks
 from ..plan import GpuPlan
@@ -304,9 +303,6 @@ def _in_warps(items: Ints) -> Ints:
     return -(-items // WARP_LANES) * WARP_LANES
 
 
-def _plan(workload: Workload, target: Target) -> SeparableWindowPlan | None:
-    problem = separable_window_of(workload)
-    return None if problem is None else SeparableWindowPlan(problem, target)
-
-
-CUDA_SEPARABLE_WINDOW = TileSketch("cuda_separable_window", 1, QUANTITIES, _plan)
+CUDA_SEPARABLE_WINDOW = TileSketch(
+    "cuda_separable_window", 1, QUANTITIES, planned(separable_window_of, SeparableWindowPlan)
+)

@@ -12,14 +12,13 @@ from ....core.target import Target
 from ....ir.expr import WARP_LANES
 from ....ir.stmt import Kernel
 from ....te.cost import flops, minimum_bytes
-from ....te.workload import Workload
 from ...problems.window import ReduceWindow, reduce_window_of
 from ...problems.window_steps import step_counts
 from ...sketch import Peaks
 from ...space.columns import Bools, Columns, Derived, Floats
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
-from ...tile_sketch import TileSketch
+from ...tile_sketch import TileSketch, planned
 from ..memory_prior import MemoryTraffic, memory_bound_seconds
 from ..occupancy import MOST_BLOCKS
 from ..peaks import gpu_peaks
@@ -229,9 +228,4 @@ class WindowPlan(GpuPlan):
         return window_kernel(self.problem, self.sizes_of(setting))
 
 
-def _plan(workload: Workload, target: Target) -> WindowPlan | None:
-    problem = reduce_window_of(workload)
-    return None if problem is None else WindowPlan(problem, target)
-
-
-CUDA_WINDOW = TileSketch("cuda_window", 3, QUANTITIES, _plan)
+CUDA_WINDOW = TileSketch("cuda_window", 3, QUANTITIES, planned(reduce_window_of, WindowPlan))

@@ -36,7 +36,6 @@ from tilewright.ir.stmt import AxisBinding, For, HardwareAxis, Kernel, Launch, L
 from tilewright.tests.ir.launches import grid_share
 
 X, THREAD, WARP, LANE = HardwareAxis.GRID_X, HardwareAxis.THREAD, HardwareAxis.WARP, HardwareAxis.LANE
-UNROLLED = LoopKind.UNROLLED
 ZERO = index(0)
 EVERY = Ramp(ZERO, 1, 8)
 
@@ -61,13 +60,13 @@ def softmax(rows: int, columns: int, dtype: DType) -> Kernel:
         x = w.allocate("x", (vectors, 8), float32, MemoryScope.REGISTER)
         value = w.allocate("value", (2,), float32, MemoryScope.REGISTER)
         partials = w.allocate("partials", (2, threads // 32), float32, MemoryScope.SHARED)
-        with w.loop("i", vectors, UNROLLED) as i:
+        with w.unrolled("i", vectors) as i:
             at = (row, Ramp((i * threads + t) * 8, 1, 8))
             w.store(x, (i, EVERY), Cast(Load(source, at), float32))
         for which, op, start in ((0, BinaryOp.MAX, float("-inf")), (1, BinaryOp.ADD, 0.0)):
             slot = (index(which),)
             w.store(value, slot, const(start, float32))
-            with w.loop(f"j{which}", vectors, UNROLLED) as j:
+            with w.unrolled(f"j{which}", vectors) as j:
                 lanes = Load(x, (j, EVERY))
                 if op is BinaryOp.ADD:
                     largest = Broadcast(Load(value, (ZERO,)), 8)
@@ -81,9 +80,9 @@ def softmax(rows: int, columns: int, dtype: DType) -> Kernel:
                 w.store(partials, (index(which), t // 32), Load(value, slot))
             w.barrier()
             w.store(value, slot, const(start, float32))
-            with w.loop(f"k{which}", threads // 32, UNROLLED) as k:
+            with w.unrolled(f"k{which}", threads // 32) as k:
                 w.store(value, slot, Binary(op, Load(value, slot), Load(partials, (index(which), k))))
-        with w.loop("o", vectors, UNROLLED) as o:
+        with w.unrolled("o", vectors) as o:
             total = Broadcast(Load(value, (index(1),)), 8)
             at = (row, Ramp((o * threads + t) * 8, 1, 8))
             w.store(result, at, Cast(Binary(BinaryOp.DIV, Load(x, (o, EVERY)), total), dtype))
@@ -102,12 +101,12 @@ def transpose(rows: int, columns: int, dtype: DType, layout: Layout | None) -> K
         block = w.allocate("tile", (tile, tile), dtype, MemoryScope.SHARED, layout)
         stage = w.allocate("stage", (lanes,), dtype, MemoryScope.REGISTER)
         every = Ramp(ZERO, 1, lanes)
-        with w.loop("i", steps, UNROLLED) as i:
+        with w.unrolled("i", steps) as i:
             row, column = (i * 256 + t) // wide, (i * 256 + t) % wide * lanes
             w.store(stage, (every,), Load(source, (by * tile + row, Ramp(bx * tile + column, 1, lanes))))
             w.store(block, (row, Ramp(column, 1, lanes)), Load(stage, (every,)))
         w.barrier()
-        with w.loop("j", steps, UNROLLED) as j:
+        with w.unrolled("j", steps) as j:
             row, column = (j * 256 + t) // wide, (j * 256 + t) % wide * lanes
             w.store(
                 result,
@@ -233,17 +232,17 @@ def matrix(dtype: DType) -> Kernel:
         left = w.allocate("left", (8,), dtype, MemoryScope.REGISTER)
         right = w.allocate("right", (8,), dtype, MemoryScope.REGISTER)
         total = w.allocate("total", (4,), float32, MemoryScope.REGISTER)
-        with w.loop("i", 2, UNROLLED) as i:
+        with w.unrolled("i", 2) as i:
             row, column = (i * 32 + lane) // 4, (i * 32 + lane) % 4 * 8
             w.store(rows, (row, Ramp(column, 1, 8)), Load(a, (row, Ramp(column, 1, 8))))
         w.store(columns, (lane, EVERY), Load(b, (lane, EVERY)))
         w.barrier()
         w.store(total, (Ramp(ZERO, 1, 4),), Broadcast(const(0.0, float32), 4))
         w.emit(LoadMatrix(right, (ZERO,), columns, (lane, ZERO), 4, transposed=True))
-        with w.loop("k", 2, UNROLLED) as k:
+        with w.unrolled("k", 2) as k:
             w.emit(LoadMatrix(left, (ZERO,), rows, (lane % 16, k * 16 + lane // 16 * 8), 4))
             w.emit(Mma(atom, total, (ZERO,), left, (ZERO,), right, (k * 4,)))
-        with w.loop("half", 2, UNROLLED) as half:
+        with w.unrolled("half", 2) as half:
             at = (lane // 4 + half * 8, Ramp(lane % 4 * 2, 1, 2))
             w.store(c, at, Load(total, (Ramp(half * 2, 1, 2),)))
     return Kernel("matrix", (a, b), (c,), (), w.finish())
@@ -266,7 +265,7 @@ def two_launches() -> Kernel:
     with w.launch("column_sums", [("t2", columns, THREAD)]) as (t2,):
         whole = w.allocate("sum", (1,), float32, MemoryScope.REGISTER)
         w.store(whole, (ZERO,), const(0.0, float32))
-        with w.loop("p", blocks, UNROLLED) as p:
+        with w.unrolled("p", blocks) as p:
             w.store(whole, (ZERO,), Load(whole, (ZERO,)) + Load(partials, (p, t2)))
         w.store(result, (t2,), Load(whole, (ZERO,)))
     return Kernel("two_launches", (source,), (result,), (partials,), w.finish())
@@ -282,7 +281,7 @@ def halves(dtype: DType) -> Kernel:
         y = w.allocate("y", (8,), dtype, MemoryScope.REGISTER)
         at = Ramp(t * 8, 1, 8)
         w.store(x, (EVERY,), Load(source, (at,)))
-        with w.loop("i", 8, UNROLLED) as i:
+        with w.unrolled("i", 8) as i:
             w.store(y, (index(7) - i,), Load(x, (i,)))
         w.store(result, (ZERO, at), Load(y, (EVERY,)))
         one = Broadcast(const(1.0, dtype), 8)

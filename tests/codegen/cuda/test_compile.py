@@ -26,7 +26,7 @@ from tilewright.core.target import Target
 from tilewright.ir.buffer import Buffer, MemoryScope
 from tilewright.ir.build import Writer
 from tilewright.ir.expr import Load, Ramp, index
-from tilewright.ir.stmt import HardwareAxis, Kernel, Launch, LoopKind, Store
+from tilewright.ir.stmt import HardwareAxis, Kernel, Launch, Store
 from tilewright.schedule.sketches import SKETCHES
 from tilewright.tests.codegen.cuda.launches import LAUNCHES
 
@@ -51,10 +51,10 @@ def many_registers(values: int, threads: int) -> Kernel:
     w = Writer()
     with w.launch("hold", [("t", threads, HardwareAxis.THREAD)]) as (t,):
         x = w.allocate("x", (values,), float32, MemoryScope.REGISTER)
-        with w.loop("i", values, LoopKind.UNROLLED) as i:
+        with w.unrolled("i", values) as i:
             w.store(x, (i,), Load(result, (i, t)))
         w.barrier()
-        with w.loop("j", values, LoopKind.UNROLLED) as j:
+        with w.unrolled("j", values) as j:
             w.store(result, (j, t), Load(x, (j,)) + Load(x, (index(values - 1) - j,)))
     return Kernel("hold", (), (result,), (), w.finish())
 

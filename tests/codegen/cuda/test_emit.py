@@ -15,7 +15,7 @@ from tilewright.ir.gpu.barrier import SyncScope
 from tilewright.ir.gpu.bulk_copy import Prefetch
 from tilewright.ir.gpu.cluster import ClusterLoadWait
 from tilewright.ir.gpu.mbarrier import MbarrierArrive, MbarrierInit
-from tilewright.ir.stmt import HardwareAxis, Kernel, LoopKind
+from tilewright.ir.stmt import HardwareAxis, Kernel
 from tilewright.schedule.sketches import SKETCHES
 from tilewright.te.operators import OPERATORS
 from tilewright.tests.codegen.cuda.launches import LAUNCHES, launched
@@ -130,7 +130,7 @@ def test_loads_of_less_than_16_bytes_bring_whole_lines_into_l2(dtype: DType, vec
     w = Writer()
     bounds = [("b", 4, HardwareAxis.GRID_X), ("t", 64, HardwareAxis.THREAD)]
     with w.launch("copied", bounds, prefetch_lines=("A", "O")) as (b, t):
-        with w.loop("v", vector, LoopKind.VECTORIZED) as v:
+        with w.vectorized("v", vector) as v:
             w.store(result, (b, t * vector + v), Load(source, (b, t * vector + v)))
     backend = backend_for(SM90A)
     final = backend.passes(Kernel("copied", (source,), (result,), (), w.finish()))[-1][1]

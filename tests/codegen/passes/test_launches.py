@@ -14,7 +14,7 @@ from tilewright.ir.build import Writer
 from tilewright.ir.expr import Load, Shuffle, ShuffleMode, const, index
 from tilewright.ir.interpret import interpret
 from tilewright.ir.simplify import simplify_kernel
-from tilewright.ir.stmt import For, HardwareAxis, Kernel, LoopKind, walk_statements
+from tilewright.ir.stmt import For, HardwareAxis, Kernel, walk_statements
 from tilewright.ir.verify import verify
 
 
@@ -26,7 +26,7 @@ def guarded_vectors() -> Kernel:
     with w.launch("tail", [("b", 2, HardwareAxis.GRID_X), ("t", threads, HardwareAxis.THREAD)]) as (b, t):
         kept = w.allocate("S", (threads * lanes,), float32, MemoryScope.SHARED)
         for name, shared_to_global in (("v", False), ("u", True)):
-            with w.loop(name, lanes, LoopKind.VECTORIZED) as v:
+            with w.vectorized(name, lanes) as v:
                 at = b * (threads * lanes) + t * lanes + v
                 with w.when(at < index(n)):
                     local = (t * lanes + v,)
@@ -49,11 +49,11 @@ def lanes_of_one_register() -> Kernel:
     w = Writer()
     with w.launch("lanes", [("t", threads, HardwareAxis.THREAD)]) as (t,):
         kept = w.allocate("R", (lanes,), float32, MemoryScope.REGISTER)
-        with w.loop("v", lanes, LoopKind.VECTORIZED) as v:
+        with w.vectorized("v", lanes) as v:
             w.store(kept, (v,), const(0.0, float32))
             with w.when(v < index(1)):
                 w.store(kept, (index(0),), Load(a, (t,)))
-        with w.loop("u", lanes, LoopKind.VECTORIZED) as u:
+        with w.vectorized("u", lanes) as u:
             w.store(o, (t, u), Load(kept, (u,)))
     return Kernel("lanes", (a,), (o,), (), w.finish())
 
