@@ -1,6 +1,7 @@
 """Says how much of each tensor a tile or a task of a group touches, as formulas over columns."""
 
 from collections.abc import Iterator, Mapping
+from math import prod
 
 import numpy as np
 
@@ -28,7 +29,7 @@ def spans(stage: Stage, load: Load, extents: AxisExtents) -> list[Ints]:
     values |= {a.name: a.extent for a in stage.reduce_axes}
     found = []
     for expr, extent in zip(load.indices, load.buffer.shape, strict=True):
-        span = np.ones(len(next(iter(extents.values()))) if extents else 1, dtype=np.int64)
+        span = _ones(extents)
         for name in free_variables(expr):
             step = abs(coefficient(expr, name) or 1)
             span = span + step * (np.asarray(values.get(name, 1), dtype=np.int64) - 1)
@@ -39,17 +40,18 @@ def spans(stage: Stage, load: Load, extents: AxisExtents) -> list[Ints]:
 def read_bytes(group: FusedGroup, tensor: str, extents: AxisExtents) -> Ints:
     """Return how many bytes of ``tensor`` the stages of the group read: of several loads, by the one that covers
     most."""
-    total = _zeros(extents)
+    total = 0 * _ones(extents)
     for stage, load in _outside_loads(group):
         if load.buffer.name == tensor:
-            total = np.maximum(total, _product(spans(stage, load, extents), extents) * load.buffer.dtype.bytes)
+            elements = prod(spans(stage, load, extents), start=_ones(extents))
+            total = np.maximum(total, elements * load.buffer.dtype.bytes)
     return total
 
 
 def tensor_bytes(group: FusedGroup, extents: AxisExtents, *, without: int | None = None) -> Ints:
     """Return how many bytes are read of tensors from outside of the group. ``without``: only of those that do not
     follow that axis."""
-    total = _zeros(extents)
+    total = 0 * _ones(extents)
     done: set[str] = set()
     for stage, load in _outside_loads(group):
         name = load.buffer.name
@@ -66,11 +68,8 @@ def tensor_bytes(group: FusedGroup, extents: AxisExtents, *, without: int | None
 
 def written_bytes(group: FusedGroup, extents: AxisExtents) -> Ints:
     """Return how many bytes of the root's tensor are written."""
-    sizes = [extents.get(p, a.extent) for p, a in enumerate(group.root.axes)]
-    total = _zeros(extents) + group.root.tensor.dtype.bytes
-    for size in sizes:
-        total = total * size
-    return total
+    sizes = (np.asarray(extents.get(p, a.extent)) for p, a in enumerate(group.root.axes))
+    return prod(sizes, start=group.root.tensor.dtype.bytes * _ones(extents))
 
 
 def load_pages(group: FusedGroup, extents: AxisExtents) -> dict[str, Ints]:
@@ -78,11 +77,11 @@ def load_pages(group: FusedGroup, extents: AxisExtents) -> dict[str, Ints]:
     found: dict[str, Ints] = {}
     for stage, load in _outside_loads(group):
         sizes, strides = spans(stage, load, extents), load.buffer.strides
-        pages = _zeros(extents) + 1
+        pages = _ones(extents)
         for size, stride in zip(sizes, strides, strict=True):
             step = stride * load.buffer.dtype.bytes
             pages = pages * (size if step >= PAGE_BYTES else 1 + (size - 1) * step // PAGE_BYTES)
-        found[load.buffer.name] = np.maximum(found.get(load.buffer.name, _zeros(extents)), pages)
+        found[load.buffer.name] = np.maximum(found.get(load.buffer.name, pages), pages)
     return found
 
 
@@ -94,12 +93,5 @@ def _outside_loads(group: FusedGroup) -> Iterator[tuple[Stage, Load]]:
                 yield stage, load
 
 
-def _product(sizes: list[Ints], extents: AxisExtents) -> Ints:
-    total = _zeros(extents) + 1
-    for size in sizes:
-        total = total * size
-    return total
-
-
-def _zeros(extents: AxisExtents) -> Ints:
-    return np.zeros(len(next(iter(extents.values()))) if extents else 1, dtype=np.int64)
+def _ones(extents: AxisExtents) -> Ints:
+    return np.ones(len(next(iter(extents.values()))) if extents else 1, dtype=np.int64)

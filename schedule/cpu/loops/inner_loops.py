@@ -37,28 +37,15 @@ def unrolled_reduction(editor: LoopEditor, loops: Sequence[str], steps: int) -> 
     return serial, unrolled
 
 
-def vector_dimension(editor: LoopEditor, loops: Sequence[str], lanes: int, vectors: int) -> list[str]:
-    """Vectorise the last of ``loops`` that has more than one iteration, ``vectors`` vectors to a step. Returns the
-    loops that ``loops`` became, outermost first."""
-    wide = [loop for loop in loops if editor.extent(loop) > 1]
-    if not wide:
-        return list(loops)
-    chosen = wide[-1]
-    outer, vector, lane = vector_split(editor, chosen, lanes, vectors)
-    editor.unroll(vector)
-    editor.vectorise(lane)
-    position = list(loops).index(chosen)
-    return [*loops[:position], outer, vector, lane, *loops[position + 1 :]]
-
-
-def vector_split(editor: LoopEditor, loop: str, lanes: int, vectors: int) -> tuple[str, str, str]:
-    """Split ``loop`` into steps of ``vectors`` vectors of ``lanes``; fewer where it is short. Returns the loops over
-    steps, vectors and lanes."""
-    extent = editor.extent(loop)
-    vectors = max(1, min(vectors, -(-extent // lanes)))
-    step, rest = editor.split(loop, lanes * vectors, f"{loop}_step", f"{loop}_rest")
-    vector, lane = editor.split(rest, lanes, f"{loop}_vector", f"{loop}_lane")
-    return step, vector, lane
+def vector_dimension(editor: LoopEditor, loops: Sequence[str], lanes: int, vectors: int) -> None:
+    """Vectorise the last of ``loops`` that has more than one iteration, ``vectors`` vectors to a step; fewer where it
+    is short."""
+    loop = next((loop for loop in reversed(loops) if editor.extent(loop) > 1), None)
+    if loop is not None:
+        vectors = max(1, min(vectors, -(-editor.extent(loop) // lanes)))
+        _, rest = editor.split(loop, lanes * vectors, f"{loop}_step", f"{loop}_rest")
+        vector, lane = editor.split(rest, lanes, f"{loop}_vector", f"{loop}_lane")
+        mark(editor, [vector], lane)
 
 
 def vector_reduction(

@@ -50,13 +50,8 @@ def tile_knobs(tiles: LoopTileAxes, target: Target) -> tuple[Knob, ...]:
         meaning = "whether register tiles of one column follow one another in a task (rows_inside), or those of one row"
         knobs.append(Knob("order", (ROWS_INSIDE, COLUMNS_INSIDE), meaning))
     if tiles.group.reductions:
-        knobs.append(
-            Knob(
-                "unroll",
-                unroll_values(tiles.group.reductions[0]),
-                "how many steps of the reduction the unrolled body has",
-            )
-        )
+        steps = unroll_values(tiles.group.reductions[0])
+        knobs.append(Knob("unroll", steps, "how many steps of the reduction the unrolled body has"))
     if tiles.packable:
         names = (NO_PACK, *(OPERANDS[i] for i in range(len(tiles.packable))))
         read = ", ".join(f"{OPERANDS[i]} is {name}" for i, (name, _) in enumerate(tiles.packable))
@@ -66,30 +61,29 @@ def tile_knobs(tiles: LoopTileAxes, target: Target) -> tuple[Knob, ...]:
 
 def row_knobs(group: FusedGroup, target: Target) -> tuple[Knob, ...]:
     """Return the knobs of a row group."""
-    width = max(_last_extent(s) for s in group.stages)
-    lanes = lane_values(group, width, target)
-    vectors = tuple(v for v in VECTORS if v == 1 or v <= -(-width // min(lanes)))
     return (
-        Knob("lanes", lanes, "how many elements a vector has"),
-        Knob("vectors", vectors, "how many vectors one step along a row has; a reduction has as many partial results"),
+        *_vector_knobs(group, target, "one step along a row has; a reduction has as many partial results"),
         Knob("rows", counts(prod(a.extent for a in group.root.axes[: group.depth])), "how many rows a task has"),
     )
 
 
 def scalar_knobs(group: FusedGroup, target: Target) -> tuple[Knob, ...]:
     """Return the knobs of a reduction to one element, or of a computation of one element."""
-    width = _last_extent(group.root)
+    return _vector_knobs(group, target, "of partial results the reduction has")
+
+
+def _vector_knobs(group: FusedGroup, target: Target, whose: str) -> tuple[Knob, ...]:
+    width = max(_last_extent(s) for s in group.stages)
     lanes = lane_values(group, width, target)
     vectors = tuple(v for v in VECTORS if v == 1 or v <= -(-width // min(lanes)))
     return (
         Knob("lanes", lanes, "how many elements a vector has"),
-        Knob("vectors", vectors, "how many vectors of partial results the reduction has"),
+        Knob("vectors", vectors, f"how many vectors {whose}"),
     )
 
 
 def _last_extent(stage: Stage) -> int:
-    axes = (*stage.axes, *stage.reduce_axes)
-    return max((a.extent for a in axes[-1:]), default=1)
+    return max((a.extent for a in (*stage.axes, *stage.reduce_axes)[-1:]), default=1)
 
 
 def lane_values(group: FusedGroup, width: int, target: Target) -> tuple[int, ...]:

@@ -52,7 +52,7 @@ def lower_tiles(editor: LoopEditor, tiles: LoopTileAxes, setting: TileLoopSettin
     for member in tiles.group.members:
         if member.reducer is None:
             (loops,) = editor.nests(member.name, attach)
-            _unroll_tile(editor, loops, len(loops), tiles.column, setting)
+            _unroll_tile(editor, loops, tiles.column, setting)
         elif setting.vectorise == COLUMNS:
             _reduction(editor, tiles, member, attach, setting)
         else:
@@ -98,9 +98,9 @@ def _split_root(
     return tasks, tile_loops
 
 
-def _unroll_tile(editor: LoopEditor, loops: list[str], rank: int, column: int, setting: TileLoopSetting) -> None:
+def _unroll_tile(editor: LoopEditor, loops: list[str], column: int, setting: TileLoopSetting) -> None:
     """Unroll the loops over the dimensions of a register tile, with the vectors of its columns innermost."""
-    dimensions = list(loops[:rank])
+    dimensions = list(loops)
     chosen = dimensions.pop(column)
     if setting.vectorise != COLUMNS:
         mark(editor, [*dimensions, chosen], None)
@@ -114,11 +114,10 @@ def _reduction(editor: LoopEditor, tiles: LoopTileAxes, member: Stage, attach: s
     """Vectors lie along the columns: each vector of the register tile has an accumulator."""
     rank = len(member.axes)
     start, update = editor.nests(member.name, attach)
-    _unroll_tile(editor, start, rank, tiles.column, setting)
+    _unroll_tile(editor, start, tiles.column, setting)
     serial, unrolled = unrolled_reduction(editor, update[rank:], setting.unroll)
-    dimensions = list(update[:rank])
-    chosen = dimensions.pop(tiles.column)
-    vector, lane = split_column(editor, chosen, setting.lanes)
+    dimensions = update[:rank]
+    vector, lane = split_column(editor, dimensions.pop(tiles.column), setting.lanes)
     editor.reorder([*serial, *unrolled, *dimensions, vector, lane])
     mark(editor, [*unrolled, *dimensions, vector], lane)
 
