@@ -11,7 +11,20 @@ from typing import overload
 from .buffer import Buffer
 from .expr import ClusterLoad, Expr, Load, Shuffle, Var, rebuild, walk
 from .provenance import rewrites
-from .stmt import Allocate, For, If, Launch, Operation, Seq, Stmt, Store, expressions, seq, walk_statements
+from .stmt import (
+    Allocate,
+    For,
+    If,
+    Launch,
+    Operation,
+    Seq,
+    Stmt,
+    Store,
+    expressions,
+    map_below,
+    substatements,
+    walk_statements,
+)
 
 
 def map_expr(expr: Expr, f: Callable[[Expr], Expr]) -> Expr:
@@ -42,19 +55,7 @@ def map_statements(stmt: Stmt, f: Callable[[Stmt], Stmt]) -> Stmt:
 
     Sequences are flattened, and statements that ``f`` makes empty disappear from them.
     """
-    match stmt:
-        case For(body=body) | Allocate(body=body) | Launch(body=body):
-            new = map_statements(body, f)
-            return f(stmt if new is body else replace(stmt, body=new))
-        case If(then=then):
-            new = map_statements(then, f)
-            return f(stmt if new is then else replace(stmt, then=new))
-        case Seq(statements=statements):
-            below = [map_statements(s, f) for s in statements]
-            if all(new is old for new, old in zip(below, statements, strict=True)):
-                return f(stmt)
-            return f(seq(*below))
-    return f(stmt)
+    return f(map_below(stmt, lambda s: map_statements(s, f)))
 
 
 def map_expressions(stmt: Stmt, f: Callable[[Expr], Expr]) -> Stmt:
@@ -196,13 +197,8 @@ def free_variables(node: Expr | Stmt) -> frozenset[str]:
             return free_variables(body) - {var}
         case Launch(axes=axes, body=body):
             return free_variables(body) - {a.var for a in axes}
-        case Allocate(body=body):
-            return free_variables(body)
-        case If(condition=condition, then=then):
-            return free_variables(condition) | free_variables(then)
-        case Seq(statements=statements):
-            return frozenset().union(*map(free_variables, statements))
-    return frozenset().union(*map(free_variables, expressions(node)))
+    below: list[Expr | Stmt] = [*expressions(node), *substatements(node)]
+    return frozenset().union(*map(free_variables, below))
 
 
 def reads_of(expr: Expr) -> tuple[Load | ClusterLoad | Shuffle, ...]:

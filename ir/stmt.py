@@ -1,9 +1,10 @@
 """Statements and kernels. All of them are frozen: a transformation returns a new value."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from itertools import pairwise
+from operator import is_
 from typing import Self
 
 from ..core.errors import InvalidParameter
@@ -287,6 +288,26 @@ def substatements(stmt: Stmt) -> tuple[Stmt, ...]:
     if isinstance(stmt, (For, Allocate, Launch)):
         return (stmt.body,)
     return (stmt.then,) if isinstance(stmt, If) else ()
+
+
+def with_statements(stmt: Stmt, below: Sequence[Stmt]) -> Stmt:
+    """Return ``stmt`` with other statements directly below it; ``stmt`` itself where they are the same. Sequences are
+    flattened."""
+    old = substatements(stmt)
+    if len(old) == len(below) and all(map(is_, old, below)):
+        return stmt
+    match stmt:
+        case For() | Allocate() | Launch():
+            return replace(stmt, body=below[0])
+        case If():
+            return replace(stmt, then=below[0])
+    return seq(*below)
+
+
+def map_below(stmt: Stmt, f: Callable[[Stmt], Stmt]) -> Stmt:
+    """Return ``stmt`` with ``f`` of each statement directly below it in its place."""
+    below = substatements(stmt)
+    return with_statements(stmt, [f(s) for s in below]) if below else stmt
 
 
 def expressions(stmt: Stmt) -> tuple[Expr, ...]:

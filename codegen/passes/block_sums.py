@@ -36,7 +36,7 @@ from ...ir.expr import (
 from ...ir.provenance import rewrites
 from ...ir.rewrite import free_variables, loads_of
 from ...ir.simplify import simplify_kernel
-from ...ir.stmt import Allocate, For, If, Kernel, Launch, LoopKind, Seq, Stmt, Store, seq
+from ...ir.stmt import Allocate, For, If, Kernel, LoopKind, Seq, Stmt, Store, map_below, seq
 from .copies import FreshNames, bound_names, replace_names
 
 BLOCK = 256
@@ -68,18 +68,11 @@ def block_sums(kernel: Kernel) -> Kernel:
 
 @rewrites
 def _statement(stmt: Stmt, names: FreshNames) -> Stmt:
-    match stmt:
-        case For(body=body) | Launch(body=body):
-            return replace(stmt, body=_statement(body, names))
-        case If(condition=condition, then=then):
-            return If(condition, _statement(then, names))
-        case Seq(statements=statements):
-            return seq(*(_statement(s, names) for s in statements))
-        case Allocate(buffer=buffer, body=body):
-            body = _statement(body, names)
-            private = buffer.scope in (MemoryScope.REGISTER, MemoryScope.LOCAL)
-            return Allocate(buffer, _blocked(body, buffer, names) if buffer.dtype == float32 and private else body)
-    return stmt
+    done = map_below(stmt, lambda s: _statement(s, names))
+    match done:
+        case Allocate(buffer=buffer) if buffer.scope in (MemoryScope.REGISTER, MemoryScope.LOCAL):
+            return map_below(done, lambda s: _blocked(s, buffer, names)) if buffer.dtype == float32 else done
+    return done
 
 
 @rewrites
@@ -91,14 +84,7 @@ def _blocked(stmt: Stmt, buffer: Buffer, names: FreshNames) -> Stmt:
             most = max((a.count for a in places.values()), default=0) if places is not None else 0
             if places and kind is LoopKind.SERIAL and most <= BLOCK and _are_apart(places):
                 return _cut(stmt, buffer, places, names) if most * extent >= 2 * BLOCK else stmt
-            return replace(stmt, body=_blocked(body, buffer, names))
-        case If(condition=condition, then=then):
-            return If(condition, _blocked(then, buffer, names))
-        case Seq(statements=statements):
-            return seq(*(_blocked(s, buffer, names) for s in statements))
-        case Allocate(buffer=inner, body=body):
-            return Allocate(inner, _blocked(body, buffer, names))
-    return stmt
+    return map_below(stmt, lambda s: _blocked(s, buffer, names))
 
 
 def _additions(stmt: Stmt, buffer: Buffer) -> _Places | None:

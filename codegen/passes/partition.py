@@ -21,7 +21,20 @@ from ...ir.expr import Compare, CompareOp, Expr, Load, Select, Unary, UnaryOp, V
 from ...ir.linear_form import LinearForm, linear_form
 from ...ir.provenance import rewrites
 from ...ir.rewrite import free_variables, map_expr, map_expressions, map_statements
-from ...ir.stmt import Allocate, For, If, Kernel, LoopKind, Seq, Stmt, expressions, seq, walk_statements
+from ...ir.stmt import (
+    Allocate,
+    For,
+    If,
+    Kernel,
+    LoopKind,
+    Seq,
+    Stmt,
+    expressions,
+    map_below,
+    seq,
+    substatements,
+    walk_statements,
+)
 from .conditions import conjuncts
 from .copies import FreshNames, bound_names, replace_names
 from .index_bounds import index_bounds
@@ -74,15 +87,7 @@ class _LoopPartitioner:
         match stmt:
             case For(kind=LoopKind.SERIAL | LoopKind.PARALLEL):
                 return self.loop(stmt)
-            case For(var=var, extent=extent, kind=kind, body=body):
-                return For(var, extent, kind, self.statement(body))
-            case If(condition=condition, then=then):
-                return If(condition, self.statement(then))
-            case Seq(statements=statements):
-                return seq(*(self.statement(s) for s in statements))
-            case Allocate(buffer=buffer, body=body):
-                return Allocate(buffer, self.statement(body))
-        return stmt
+        return map_below(stmt, self.statement)
 
     @rewrites
     def loop(self, loop: For, done: frozenset[Expr] = frozenset()) -> Stmt:
@@ -294,12 +299,8 @@ def _negated(condition: Expr) -> Compare | None:
 def _outside_loops(stmt: Stmt) -> Iterator[Stmt]:
     """Return ``stmt`` and all below it that is in no loop."""
     yield stmt
-    match stmt:
-        case If(then=below) | Allocate(body=below):
-            yield from _outside_loops(below)
-        case Seq(statements=statements):
-            for s in statements:
-                yield from _outside_loops(s)
+    for below in () if isinstance(stmt, For) else substatements(stmt):
+        yield from _outside_loops(below)
 
 
 def _assume(stmt: Stmt, certain: Sequence[LoopGuard]) -> Stmt:

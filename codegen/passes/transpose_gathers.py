@@ -18,7 +18,7 @@ from ...ir.expr import Broadcast, Expr, Load, Ramp, Select, index, walk
 from ...ir.linear_form import LinearForm, flat_form
 from ...ir.provenance import rewrites
 from ...ir.rewrite import map_expr
-from ...ir.stmt import Allocate, For, If, Kernel, Seq, Stmt, Store, seq
+from ...ir.stmt import Allocate, Kernel, Seq, Stmt, Store, map_below, seq
 from .copies import FreshNames, bound_names
 
 LEAST_STRIDE = 5
@@ -33,14 +33,9 @@ def transpose_gathers(kernel: Kernel) -> Kernel:
 
     @rewrites
     def statement(stmt: Stmt) -> Stmt:
-        match stmt:
-            case For(body=body) | Allocate(body=body):
-                return replace(stmt, body=statement(body))
-            case If(condition=condition, then=then):
-                return If(condition, statement(then))
-            case Seq(statements=statements):
-                return _with_transposes([statement(s) for s in statements], inputs, names)
-        return stmt
+        if isinstance(stmt, Seq):
+            return _with_transposes([statement(s) for s in stmt.statements], inputs, names)
+        return map_below(stmt, statement)
 
     return replace(kernel, body=statement(kernel.body))
 

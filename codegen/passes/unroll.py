@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ...ir.expr import index
 from ...ir.provenance import rewrites
-from ...ir.stmt import Allocate, For, If, Kernel, Launch, LoopKind, Seq, Stmt, Store, seq, walk_statements
+from ...ir.stmt import For, Kernel, LoopKind, Stmt, Store, map_below, seq, walk_statements
 from .copies import FreshNames, bound_names, replace_names
 
 MOST_STATEMENTS = 8192
@@ -35,15 +35,7 @@ def _statement(stmt: Stmt, names: FreshNames) -> Stmt:
             for value in range(1, extent):
                 copies.append(replace_names(inner, {var: index(value)}, {b: names.fresh(b) for b in bound}))
             return seq(*copies)
-        case If(condition=condition, then=then):
-            return If(condition, _statement(then, names))
-        case Seq(statements=statements):
-            return seq(*(_statement(s, names) for s in statements))
-        case Allocate(buffer=buffer, body=body):
-            return Allocate(buffer, _statement(body, names))
-        case Launch(body=body):
-            return replace(stmt, body=_statement(body, names))
-    return stmt
+    return map_below(stmt, lambda s: _statement(s, names))
 
 
 def stores(stmt: Stmt) -> int:

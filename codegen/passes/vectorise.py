@@ -12,7 +12,7 @@ another. In a launch it becomes an unrolled loop, because registers of a thread 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from ...core.dtypes import INDEX, DType
+from ...core.dtypes import INDEX
 from ...ir.buffer import Buffer, MemoryScope
 from ...ir.expr import (
     Binary,
@@ -51,10 +51,12 @@ from ...ir.stmt import (
     Stmt,
     Store,
     expressions,
+    map_below,
     seq,
     substatements,
     walk_statements,
 )
+from ...schedule.loop_nest.nest import identity
 from .conditions import conjuncts
 from .copies import replace_names
 from .index_bounds import extents_of, index_bounds
@@ -132,28 +134,9 @@ def _statement(stmt: Stmt, facts: _KernelFacts) -> Stmt:
                 return _LoopVectoriser(var, extent, facts).statement(inner, None)
             except _NoVectorForm:
                 return For(var, extent, facts.without_form, inner)
-        case If(condition=condition, then=then):
-            return If(condition, _statement(then, facts))
-        case Seq(statements=statements):
-            return seq(*(_statement(s, facts) for s in statements))
-        case Allocate(buffer=buffer, body=body):
-            return Allocate(buffer, _statement(body, facts))
-        case Launch(body=body):
-            return replace(stmt, body=_statement(body, replace(facts, without_form=LoopKind.UNROLLED)))
-    return stmt
-
-
-def neutral(op: BinaryOp, dtype: DType) -> Const:
-    """Return the neutral element of ``op``. For integers the limits of the dtype stand for infinities."""
-    if op in (BinaryOp.ADD, BinaryOp.MUL):
-        return const(int(op is BinaryOp.MUL), dtype)
-    lowest = op is BinaryOp.MAX
-    if dtype.is_float:
-        return Const(float("-inf") if lowest else float("inf"), dtype)
-    if dtype.is_bool:
-        return Const(not lowest, dtype)
-    low = -(1 << (dtype.bits - 1)) if dtype.kind == "int" else 0
-    return Const(low if lowest else low + (1 << dtype.bits) - 1, dtype)
+        case Launch():
+            facts = replace(facts, without_form=LoopKind.UNROLLED)
+    return map_below(stmt, lambda s: _statement(s, facts))
 
 
 @dataclass(slots=True)
@@ -273,7 +256,7 @@ class _LoopVectoriser:
             if not self.reads(term, stmt.buffer):
                 wide = self.vector(term, mask)
                 if mask is not None:
-                    wide = Select(mask, wide, Broadcast(neutral(value.op, wide.dtype), self.count))
+                    wide = Select(mask, wide, Broadcast(identity(value.op, wide.dtype), self.count))
                 return Store(stmt.buffer, stmt.indices, Binary(value.op, here, ReduceLanes(value.op, wide)))
         if mask is None and not self.varies(value) and not self.reads(value, stmt.buffer):
             return stmt

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from ...core.dtypes import INDEX, boolean, float8_e4m3fn, float32, int32, uint8
+from ...core.dtypes import INDEX, DType, boolean, float8_e4m3fn, float32, int32, uint8
 from ..buffer import Buffer, MemoryScope
 from ..expr import Const, Expr
 from ..gpu.tcgen05 import (
@@ -18,7 +18,9 @@ from ..gpu.tcgen05 import (
     TCGEN05_ATOMS,
     TENSOR_COLUMNS,
     TENSOR_LANES,
+    BlockScaledAtom,
     BlockScaledMma,
+    Tcgen05Atom,
     TensorMemoryAllocate,
     TensorMemoryCommit,
     TensorMemoryCopy,
@@ -105,16 +107,7 @@ def _mma(stmt: TensorMemoryMma, names: BoundNames) -> None:
             f"a tcgen05.mma of {stmt.m} rows and {stmt.n} columns; 64 rows with up to 256 columns in steps of 8 (of "
             "integers, beyond 32, of 16), and 128 rows in steps of 16 are allowed",
         )
-    if stmt.k % atom.k or not atom.k <= stmt.k <= atom.line:
-        raise RuleBroken(
-            "operation", f"a tcgen05.mma of {stmt.k} places of k; up to {atom.line} in steps of {atom.k} are allowed"
-        )
-    if isinstance(stmt.accumulates, Expr) and type_of(stmt.accumulates, names) != (boolean, 1):
-        raise RuleBroken("operation", "whether a tcgen05.mma accumulates is no scalar bool")
-    check_element(stmt.d, stmt.d_indices, names, MemoryScope.TENSOR)
-    if stmt.d.dtype != atom.accumulator:
-        raise RuleBroken("operation", f"d of a tcgen05.mma is {stmt.d.dtype}, not {atom.accumulator}")
-    _check_columns(stmt.d, stmt.d_indices, stmt.n, (0,))
+    _check_product(stmt, atom, atom.accumulator, names)
     for name, buffer, indices, rows, transposed in (
         ("a", stmt.a, stmt.a_indices, stmt.m, stmt.a_transposed),
         ("b", stmt.b, stmt.b_indices, stmt.n, stmt.b_transposed),
@@ -125,13 +118,10 @@ def _mma(stmt: TensorMemoryMma, names: BoundNames) -> None:
         check_matrix_operand(what, buffer, indices, rows, stmt.k, atom.line, transposed, names)
 
 
-def _block_scaled(stmt: BlockScaledMma, names: BoundNames) -> None:
-    atom = BLOCK_SCALED_ATOMS.get(stmt.atom)
-    if atom is None:
-        known = ", ".join(BLOCK_SCALED_ATOMS)
-        raise RuleBroken("operation", f"a tcgen05.mma of {stmt.atom!r}; {known} are allowed")
-    if stmt.n not in range(8, MOST_MMA_N + 1, 8):
-        raise RuleBroken("operation", f"a block-scaled tcgen05.mma of {stmt.n} columns; 8 to 256 in steps of 8")
+def _check_product(
+    stmt: TensorMemoryMma | BlockScaledMma, atom: Tcgen05Atom | BlockScaledAtom, accumulator: DType, names: BoundNames
+) -> None:
+    """Check the places of k of a product, whether it accumulates, and its accumulators."""
     if stmt.k % atom.k or not atom.k <= stmt.k <= atom.line:
         raise RuleBroken(
             "operation", f"a tcgen05.mma of {stmt.k} places of k; up to {atom.line} in steps of {atom.k} are allowed"
@@ -139,9 +129,19 @@ def _block_scaled(stmt: BlockScaledMma, names: BoundNames) -> None:
     if isinstance(stmt.accumulates, Expr) and type_of(stmt.accumulates, names) != (boolean, 1):
         raise RuleBroken("operation", "whether a tcgen05.mma accumulates is no scalar bool")
     check_element(stmt.d, stmt.d_indices, names, MemoryScope.TENSOR)
-    if stmt.d.dtype != float32:
-        raise RuleBroken("operation", f"d of a tcgen05.mma is {stmt.d.dtype}, not {float32}")
+    if stmt.d.dtype != accumulator:
+        raise RuleBroken("operation", f"d of a tcgen05.mma is {stmt.d.dtype}, not {accumulator}")
     _check_columns(stmt.d, stmt.d_indices, stmt.n, (0,))
+
+
+def _block_scaled(stmt: BlockScaledMma, names: BoundNames) -> None:
+    atom = BLOCK_SCALED_ATOMS.get(stmt.atom)
+    if atom is None:
+        known = ", ".join(BLOCK_SCALED_ATOMS)
+        raise RuleBroken("operation", f"a tcgen05.mma of {stmt.atom!r}; {known} are allowed")
+    if stmt.n not in range(8, MOST_MMA_N + 1, 8):
+        raise RuleBroken("operation", f"a block-scaled tcgen05.mma of {stmt.n} columns; 8 to 256 in steps of 8")
+    _check_product(stmt, atom, float32, names)
     for name, buffer, indices, rows in (
         ("a", stmt.a, stmt.a_indices, SCALE_ROWS),
         ("b", stmt.b, stmt.b_indices, stmt.n),

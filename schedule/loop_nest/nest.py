@@ -9,6 +9,7 @@ from ...ir.rewrite import fresh_name
 from ...ir.stmt import For, Kernel, LoopKind, Stmt, Store, seq
 from ...te.positions import without_positions
 from ...te.workload import Axis, Reducer, Stage, Workload
+from ..tile.accumulation import limit_of
 
 KERNEL_NAME = "kernel"
 
@@ -27,20 +28,9 @@ def identity(op: BinaryOp, dtype: DType) -> Const:
 
     It is 0 for add, 1 for mul, the lowest value of the dtype (-inf for floats) for max, and the highest for min.
     """
-    if op is BinaryOp.ADD:
-        return const(0, dtype)
-    if op is BinaryOp.MUL:
-        return const(1, dtype)
-    lowest: int | float
-    highest: int | float
-    if dtype.is_float:
-        lowest, highest = float("-inf"), float("inf")
-    elif dtype.is_bool:
-        lowest, highest = 0, 1
-    else:
-        lowest = -(1 << (dtype.bits - 1)) if dtype.kind == "int" else 0
-        highest = lowest + (1 << dtype.bits) - 1
-    return const(lowest if op is BinaryOp.MAX else highest, dtype)
+    if op in (BinaryOp.ADD, BinaryOp.MUL):
+        return const(int(op is BinaryOp.MUL), dtype)
+    return limit_of(dtype, low=op is BinaryOp.MAX)
 
 
 def nested(axes: Iterable[Axis], body: Stmt) -> Stmt:

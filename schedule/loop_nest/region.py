@@ -9,8 +9,8 @@ from ...ir.expr import Binary, BinaryOp, Const, Expr, Load
 from ...ir.linear_form import LinearForm, linear_form
 from ...ir.rewrite import free_variables, map_loads
 from ...ir.simplify import simplify
-from ...ir.stmt import For, If, Stmt, Store, substatements
-from .tree import Access, ranges_of, with_statements
+from ...ir.stmt import For, If, Stmt, Store, substatements, with_statements
+from .tree import Access, ranges_of
 
 
 @dataclass(frozen=True, slots=True)

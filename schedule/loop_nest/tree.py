@@ -18,9 +18,9 @@ from ...ir.stmt import (
     Stmt,
     Store,
     expressions,
-    seq,
     substatements,
     walk_statements,
+    with_statements,
 )
 
 
@@ -117,19 +117,6 @@ def _path(stmt: Stmt, name: str) -> tuple[Stmt, ...] | None:
         if found is not None:
             return (stmt, *found)
     return None
-
-
-def with_statements(stmt: Stmt, below: tuple[Stmt, ...]) -> Stmt:
-    """``stmt`` with the statements directly below it replaced; ``stmt`` itself where none changed."""
-    old = substatements(stmt)
-    if len(old) == len(below) and all(a is b for a, b in zip(old, below, strict=True)):
-        return stmt
-    match stmt:
-        case For() | Allocate():
-            return replace(stmt, body=below[0])
-        case If():
-            return replace(stmt, then=below[0])
-    return seq(*below)
 
 
 def replaced(stmt: Stmt, old: Stmt, new: Stmt) -> Stmt:

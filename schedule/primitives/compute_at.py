@@ -7,7 +7,7 @@ from ...core.errors import IllegalSchedule
 from ...ir.buffer import Buffer, MemoryScope
 from ...ir.expr import Var
 from ...ir.rewrite import loads_of, stores_of, substitute
-from ...ir.stmt import Allocate, For, Kernel, LoopKind, Stmt, seq, substatements, walk_statements
+from ...ir.stmt import Allocate, For, Kernel, LoopKind, Stmt, seq, substatements, walk_statements, with_statements
 from ..loop_nest.region import Span, inside_dimension, rebased, region
 from ..loop_nest.tree import (
     LoopPath,
@@ -21,7 +21,6 @@ from ..loop_nest.tree import (
     ranges_of,
     require_local,
     require_no_output,
-    with_statements,
 )
 
 

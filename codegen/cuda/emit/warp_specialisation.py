@@ -30,7 +30,20 @@ from ....ir.gpu.wgmma import WarpgroupMma
 from ....ir.provenance import rewrites
 from ....ir.rewrite import free_variables, is_pure
 from ....ir.simplify import prove, simplify_statement
-from ....ir.stmt import Allocate, AxisBinding, For, HardwareAxis, If, Launch, Seq, Stmt, seq, walk_statements
+from ....ir.stmt import (
+    Allocate,
+    AxisBinding,
+    For,
+    HardwareAxis,
+    If,
+    Launch,
+    Seq,
+    Stmt,
+    map_below,
+    seq,
+    substatements,
+    walk_statements,
+)
 from ...passes.conditions import conjuncts
 
 _WARPGROUP_WARPS = WARPGROUP_THREADS // WARP_LANES
@@ -115,29 +128,21 @@ class _WarpSpecialiser:
         """Return the conditions on nothing but the warp's index that ``wgmma``, ``tcgen05.mma`` and TMA loads below
         ``stmt`` stand under."""
         match stmt:
-            case If(condition=condition, then=then):
-                yield from self._tests(then, (*around, *conjuncts(condition)))
-            case Seq(statements=statements):
-                for below in statements:
-                    yield from self._tests(below, around)
-            case For(body=body) | Allocate(body=body):
-                yield from self._tests(body, around)
+            case If(condition=condition):
+                around = (*around, *conjuncts(condition))
             case WarpgroupMma() | TensorMemoryMma() | BlockScaledMma() | TmaLoad():
                 yield from (t for t in around if free_variables(t) == {self.warp.var})
+        for below in substatements(stmt):
+            yield from self._tests(below, around)
 
 
 @rewrites
 def _hoist_conditions(stmt: Stmt) -> Stmt:
     """Move loop-invariant conditions that a whole loop stands under ahead of it."""
-    match stmt:
-        case Seq(statements=statements):
-            return seq(*(_hoist_conditions(s) for s in statements))
-        case Allocate(body=body):
-            return replace(stmt, body=_hoist_conditions(body))
-        case For():
-            terms = _conditions(stmt)
-            return If(logical_and(*terms), _without(stmt, terms)) if terms else stmt
-    return stmt
+    if isinstance(stmt, For):
+        terms = _conditions(stmt)
+        return If(logical_and(*terms), _without(stmt, terms)) if terms else stmt
+    return stmt if isinstance(stmt, If) else map_below(stmt, _hoist_conditions)
 
 
 def _conditions(stmt: Stmt) -> tuple[Expr, ...]:
@@ -158,16 +163,11 @@ def _conditions(stmt: Stmt) -> tuple[Expr, ...]:
 @rewrites
 def _without(stmt: Stmt, terms: tuple[Expr, ...]) -> Stmt:
     """Remove the conditions ``terms``, which hold, from ``stmt``."""
-    match stmt:
-        case If(condition=condition, then=then):
-            rest = [t for t in conjuncts(condition) if t not in terms]
-            inner = _without(then, terms)
-            return If(logical_and(*rest), inner) if rest else inner
-        case Seq(statements=statements):
-            return seq(*(_without(s, terms) for s in statements))
-        case For(body=body) | Allocate(body=body):
-            return replace(stmt, body=_without(body, terms))
-    return stmt
+    if isinstance(stmt, If):
+        rest = [t for t in conjuncts(stmt.condition) if t not in terms]
+        inner = _without(stmt.then, terms)
+        return If(logical_and(*rest), inner) if rest else inner
+    return map_below(stmt, lambda s: _without(s, terms))
 
 
 def _may_diverge(stmt: Stmt) -> bool:
