@@ -43,6 +43,10 @@ class Columns:
                 return np.array(knob.values, dtype=np.int64)[self.codes[:, position]]
         return np.full(len(self), self.defaults[name], dtype=np.int64)
 
+    def named(self, *names: str) -> dict[str, Ints]:
+        """Return the values of some numeric knobs by name, int64[n] each."""
+        return {name: self.ints(name) for name in names}
+
     def flags(self, name: str, value: KnobValue) -> Bools:
         """Return where a knob has the value, bool[n]."""
         for position, knob in enumerate(self.knobs):

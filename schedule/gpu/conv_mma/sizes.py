@@ -79,9 +79,8 @@ def conv_mma_sizes(gemm: Gemm, target: Target, columns: Columns) -> ConvMmaSizes
     """Return the sizes of many settings."""
     window = gemm.window
     assert window is not None
-    tile_h, tile_w, column_taps, threads, stages, persistent = (
-        columns.ints(k) for k in ("tile_h", "tile_w", "column_taps", "threads", "stages", "persistent")
-    )
+    knobs = columns.named("tile_h", "tile_w", "column_taps", "threads", "stages", "persistent")
+    tile_h, tile_w, column_taps, threads, stages, persistent = knobs.values()
     ones, warps = np.ones_like(tile_h), threads // WARP_LANES
     patch = [*(ones for _ in window.positions[:-2]), *(tile_h, tile_w)[-len(window.positions) :]]
     patches = window.images * prod(-(-n // side) for n, side in zip(window.positions, patch, strict=True))
@@ -103,12 +102,7 @@ def conv_mma_sizes(gemm: Gemm, target: Target, columns: Columns) -> ConvMmaSizes
     shared_bytes = padded(beside, SWIZZLE_ROWS * SWIZZLE_ROW_BYTES) + np.where(persistent == 1, apart, joined)
     registers = SPARE_REGISTERS + 4 * atoms_m * atoms_n + 4 * -(-atoms_n // 2) + 4
     found = ConvMmaSizes(
-        tile_h=tile_h,
-        tile_w=tile_w,
-        column_taps=column_taps,
-        threads=threads,
-        stages=stages,
-        persistent=persistent,
+        **knobs,
         patches=patches,
         shifts=shifts,
         count=count,

@@ -70,8 +70,8 @@ class DepthwiseSizes:
 
 def depthwise_sizes(problem: Depthwise, target: Target, columns: Columns) -> DepthwiseSizes:
     """Return the sizes of many settings."""
-    width, tile_h, stages, threads = (columns.ints(k) for k in ("vector_width", "tile_h", "stages", "threads"))
-    persistent = columns.ints("persistent")
+    knobs = columns.named("vector_width", "tile_h", "stages", "threads", "persistent")
+    width, tile_h, stages, threads, persistent = knobs.values()
     ones, window, extent_w = np.ones_like(width), problem.window, problem.width.axis.extent
     # Two rows of four outputs, where an instruction has room for the eight pixels of a row that they may see.
     block_h = 2 if problem.width.positions(OUTPUTS // 2) <= POSITIONS // 2 else 1
@@ -92,11 +92,7 @@ def depthwise_sizes(problem: Depthwise, target: Target, columns: Columns) -> Dep
         )
     )  # fmt: skip
     found = DepthwiseSizes(
-        vector_width=width,
-        tile_h=tile_h,
-        stages=stages,
-        threads=threads,
-        persistent=persistent,
+        **knobs,
         block_h=block_h * ones,
         block_w=block_w * ones,
         tile_w=tile_w * ones,

@@ -7,7 +7,7 @@ from ....ir.expr import WARP_LANES
 from ...problems.gemm import Gemm
 from ...space.columns import Floats, Ints
 from ..gemm.repack import uneven_operands
-from ..multistage_quantities import tiles_per_sm
+from ..multistage_plan import tiles_per_sm
 from ..peaks import GpuPeaks, UnitCycles
 from .operands import ATOM_M, atom_of, has_ldmatrix
 from .sizes import GemmMmaSizes

@@ -24,12 +24,10 @@ from ...space.knob import Knob, Quantity
 from ...tile_sketch import TileSketch
 from ..gemm.mainloop import can_use_wgmma
 from ..gemm.repack import uneven_operands
-from ..multistage_quantities import multistage_columns, multistage_quantities
+from ..multistage_plan import MultistageGemmPlan, multistage_columns, multistage_quantities
 from ..peaks import gpu_peaks
-from ..plan import GpuPlan
 from ..reduction_prior import SECTOR_BYTES
 from ..skinny.mma_mainloop import can_lower_skinny_mma
-from .constraints import gemm_mma_constraints
 from .mainloop import can_use_mma, lower_gemm_mma
 from .operands import copy_elements
 from .prior import prior_seconds, unit_cycles
@@ -48,13 +46,16 @@ NARROW, LEAST_ROWS = 32, 1 << 12
 """A result with up to so many columns, and at least so many rows, takes as long as A takes to load. Many small CTAs
 have more of it under way than the persistent ones with wgmma, whose lines of 128 bytes are zeros beyond the end of k:
 401408x16x32 takes an H200 11.1 us, not 12.5. Rows of less than whole sectors gain nothing (100352x24x96 11.8, 8.7)."""
+MOST_COPIES, MOST_LOADS = 48, 20
+"""A thread makes so many copies for a stage at most, and so many that go through registers. With more, compiled kernels
+spilled."""
 PRUNING = GemmMmaPruning()
 
 MMA_CYCLES = Quantity("mma_cycles", "cycles", "how long a multiprocessor's tensor cores take for all of its tiles")
 
 
 @dataclass(frozen=True)
-class GemmMmaPlan(GpuPlan):
+class GemmMmaPlan(MultistageGemmPlan):
     """One product on one target."""
 
     gemm: Gemm
@@ -66,7 +67,21 @@ class GemmMmaPlan(GpuPlan):
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
-        return gemm_mma_constraints(self.gemm, self.target, self._widths)
+        copies = ("atoms_m", "atoms_n", "warps_m", "warps_n", "block_k", "repacked")
+        most = f"at most {MOST_COPIES} copies of a stage, {MOST_LOADS} where rows begin at odd elements"
+        own = (
+            self.rule(
+                "with split_k CTAs add up tiles in shared memory: staged_epilogue is 1",
+                ["split_k", "staged_epilogue"],
+                lambda s: (s.split_k == 1) | (s.staged_epilogue == 1),
+            ),
+            self.rule(
+                f"a thread makes {most}",
+                copies,
+                lambda s: (s.copies <= MOST_COPIES) & (s.loads <= MOST_LOADS),
+            ),
+        )
+        return self.stage_rules(own, "does a staged_epilogue", (*copies, "split_k", "ctas_per_sm", "staged_epilogue"))
 
     @cached_property
     def _widths(self) -> CopyWidths:

@@ -24,10 +24,8 @@ from ...tile_sketch import TileSketch
 from ..gemm.mainloop import can_use_wgmma
 from ..gemm.mma_atom import pair_count
 from ..gemm_mma.sizes import CopyWidths
-from ..multistage_quantities import multistage_columns, multistage_quantities
+from ..multistage_plan import MultistageGemmPlan, multistage_columns, multistage_quantities
 from ..peaks import gpu_peaks
-from ..plan import GpuPlan
-from .constraints import gemm_simt_constraints
 from .mainloop import can_use_simt, lower_gemm_simt
 from .prior import prior_seconds, promising, unit_cycles
 from .sizes import VERSION, GemmSimtSizes, gemm_simt_knobs, gemm_simt_sizes, simt_copy_widths
@@ -35,12 +33,14 @@ from .sizes import VERSION, GemmSimtSizes, gemm_simt_knobs, gemm_simt_sizes, sim
 LEAST_SIDE, LEAST_K = 8, 2
 """Up to so many rows or columns, or below so many places of k, memory bounds a product, and ``cuda_gemv`` or
 ``cuda_loops`` take it. Batches of so few rows are here, since ``cuda_gemv`` has no batches."""
+MOST_COPIES = 48
+"""A thread makes so many copies for a stage at most. Each takes an address."""
 
 FMA_CYCLES = Quantity("fma_cycles", "cycles", "how long a multiprocessor issues the instructions of all of its tiles")
 
 
 @dataclass(frozen=True)
-class GemmSimtPlan(GpuPlan):
+class GemmSimtPlan(MultistageGemmPlan):
     """One product on one target."""
 
     gemm: Gemm
@@ -56,7 +56,10 @@ class GemmSimtPlan(GpuPlan):
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
-        return gemm_simt_constraints(self.gemm, self.target, self._widths)
+        copies = ("thread_m", "thread_n", "warps_m", "warps_n", "block_k", "repacked")
+        most = f"a thread makes at most {MOST_COPIES} copies of a stage"
+        own = (self.rule(most, copies, lambda s: s.copies <= MOST_COPIES),)
+        return self.stage_rules(own, "do partial sums of split_k", (*copies, "split_k", "ctas_per_sm"))
 
     def sizes(self, columns: Columns) -> GemmSimtSizes[Ints]:
         return gemm_simt_sizes(self.gemm, self.target, self._widths, columns)

@@ -67,7 +67,8 @@ class GemvSizes(Generic[W]):
 def gemv_sizes(p: Gemm, target: Target, columns: Columns) -> GemvSizes[Ints]:
     """Return the sizes of all settings in ``columns``."""
     limits, k_major, vector, narrow = limits_of(target), b_is_k_major(p), b_vector_elements(p), has_narrow_loads(p)
-    warps_n, warps_k, unroll = columns.ints("warps_n"), columns.ints("warps_k"), columns.ints("unroll")
+    knobs = columns.named("warps_n", "warps_k", "unroll")
+    warps_n, warps_k, unroll = knobs.values()
     one = np.ones_like(unroll)
     warps = warps_n * warps_k
     if k_major:
@@ -96,9 +97,7 @@ def gemv_sizes(p: Gemm, target: Target, columns: Columns) -> GemvSizes[Ints]:
     return GemvSizes(
         rows_per_warp=rows,
         lanes_n=lanes_n,
-        warps_n=warps_n,
-        warps_k=warps_k,
-        unroll=unroll,
+        **knobs,
         warps=warps,
         threads=WARP_LANES * warps,
         warp_n=warp_n,

@@ -56,8 +56,8 @@ class MlpSizes(Generic[W]):
 def mlp_sizes(p: Mlp, target: Target, columns: Columns) -> MlpSizes[Ints]:
     """Return the sizes of all settings in ``columns``."""
     limits = limits_of(target)
-    atoms_m, warps_n, tile_k = columns.ints("atoms_m"), columns.ints("warps_n"), columns.ints("tile_k")
-    cluster_n, ctas_per_sm = columns.ints("cluster_n"), columns.ints("ctas_per_sm")
+    knobs = columns.named("atoms_m", "warps_n", "tile_k", "cluster_n", "ctas_per_sm")
+    atoms_m, warps_n, tile_k, cluster_n, ctas_per_sm = knobs.values()
     block_m, block_n = atoms_m * ATOM_M, max(layer.n.extent for layer in p.layers) // cluster_n
     warp_atoms = -(-(block_n // ATOM_N) // warps_n)
     k_tiles = np.sum([-(-layer.k.extent // tile_k) for layer in p.layers], axis=0)
@@ -74,11 +74,7 @@ def mlp_sizes(p: Mlp, target: Target, columns: Columns) -> MlpSizes[Ints]:
     stages = np.minimum((limits.shared_bytes_for(ctas_per_sm) - resident_bytes - SPARE_BYTES) // stage_bytes, k_tiles)
     blocks_m = -(-p.m.extent // block_m)
     return MlpSizes(
-        atoms_m=atoms_m,
-        warps_n=warps_n,
-        tile_k=tile_k,
-        cluster_n=cluster_n,
-        ctas_per_sm=ctas_per_sm,
+        **knobs,
         threads=WARP_LANES * warps_n,
         block_m=block_m,
         block_n=block_n,

@@ -196,12 +196,12 @@ class PermutePlan(GpuPlan):
 
     def sizes(self, columns: Columns) -> PermuteSizes:
         problem, limits = self.problem, self.limits
-        tile_in, tile_out, threads = (columns.ints(k) for k in ("tile_in", "tile_out", "threads"))
+        knobs = columns.named("tile_in", "tile_out", "threads", "copy_bytes")
+        tile_in, tile_out, threads, copy_bytes = knobs.values()
         load_width, store_width, pack = self._widths(columns.ints("vector_width"))
         alignment = columns.ints("store_alignment") // self._output_bytes
         aligned = alignment > 0
         store_width = np.where(aligned, columns.ints("store_bytes") // self._output_bytes, store_width)
-        copy_bytes = columns.ints("copy_bytes")
         copied = copy_bytes > 0
         pack = np.where(copied, 1, np.where(aligned, self._word, pack))
         tiles_out = -(-(problem.output_extent + np.where(aligned, alignment - 1, 0)) // tile_out)
@@ -220,12 +220,9 @@ class PermutePlan(GpuPlan):
         registers = SPARE_REGISTERS + np.where(copied, copying, thread_bytes // 4)
         resident = limits.resident_blocks(threads, registers, shared_bytes)
         return PermuteSizes(
-            tile_in=tile_in,
-            tile_out=tile_out,
-            threads=threads,
+            **knobs,
             load_width=load_width,
             store_width=store_width,
-            copy_bytes=copy_bytes,
             pack=pack,
             alignment=alignment,
             padding=padding,

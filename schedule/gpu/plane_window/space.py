@@ -109,9 +109,9 @@ class PlaneWindowPlan(GpuPlan):
     @derived_once
     def sizes(self, columns: Columns) -> PlaneWindowSizes:
         problem = self.problem
-        tile_w, tile_h, row_tiles = (columns.ints(k) for k in ("tile_w", "tile_h", "row_tiles"))
-        tile_d, tiles_w, tiles_h = (columns.ints(k) for k in ("tile_d", "tiles_w", "tiles_h"))
-        staged, mma, shared_filter = (columns.ints(k) for k in ("staged_epilogue", "mma", "shared_filter"))
+        knobs = columns.named("tile_w", "tile_h", "tile_d", "row_tiles", "mma", "shared_filter", "tiles_w", "tiles_h")
+        tile_w, tile_h, tile_d, row_tiles, mma, shared_filter, tiles_w, tiles_h = knobs.values()
+        staged = columns.ints("staged_epilogue")
         width, height = problem.width.axis.extent, problem.height.axis.extent
         strips_w, strips_h = _strips(width, tile_w, tiles_w), _strips(height, tile_h, tiles_h)
         tile_columns, tile_rows = strips_w * tile_w, strips_h * tile_h
@@ -145,14 +145,7 @@ class PlaneWindowPlan(GpuPlan):
         filter_rows = np.where(looped, 1, problem.window_rows)
         registers = self._registers(tile_w, tile_h, near, k_steps, filter_rows, loaded)
         return PlaneWindowSizes(
-            tile_w=tile_w,
-            tile_h=tile_h,
-            tile_d=tile_d,
-            row_tiles=row_tiles,
-            mma=mma,
-            shared_filter=shared_filter,
-            tiles_w=tiles_w,
-            tiles_h=tiles_h,
+            **knobs,
             strips_w=strips_w,
             strips_h=strips_h,
             threads=threads,

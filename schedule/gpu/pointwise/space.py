@@ -170,7 +170,8 @@ class PointwisePlan(GpuPlan):
 
     def sizes(self, columns: Columns) -> PointwiseSizes:
         problem, limits, multiprocessors = self.problem, self.limits, self.target.threads
-        width, unroll, threads = (columns.ints(k) for k in ("vector_width", "unroll", "threads"))
+        knobs = columns.named("vector_width", "unroll", "threads")
+        width, unroll, threads = knobs.values()
         vectors = problem.elements // width
         along_row, row = columns.flags("unroll_along", ROW), max(problem.row, 1)
         row_parts = np.where(along_row, -(-row // (unroll * WARP_LANES)), 0)
@@ -184,9 +185,7 @@ class PointwisePlan(GpuPlan):
         resident = limits.resident_blocks(threads, registers, 0)
         at_once = np.maximum(resident, 1) * multiprocessors
         return PointwiseSizes(
-            vector_width=width,
-            unroll=unroll,
-            threads=threads,
+            **knobs,
             row_parts=row_parts,
             vectors=vectors,
             tiles=tiles,

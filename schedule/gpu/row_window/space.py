@@ -65,7 +65,8 @@ class RowWindowPlan(GpuPlan):
 
     def sizes(self, columns: Columns) -> RowWindowSizes:
         problem, accumulator = self.problem, accumulator_dtype(self.problem)
-        tile_w, threads_per_row, rows = (columns.ints(k.name) for k in self.knobs)
+        knobs = columns.named(*(k.name for k in self.knobs))
+        tile_w, threads_per_row, rows = knobs.values()
         tile_columns = tile_w * threads_per_row
         positions, near = (problem.width.positions(n) for n in (tile_columns, tile_w))
         loads, tiles = -(-positions // threads_per_row), -(-problem.columns // tile_columns)
@@ -73,9 +74,7 @@ class RowWindowPlan(GpuPlan):
         words = len(problem.sliding_loads) * np.maximum(near, loads) + tile_w * -(-accumulator.bytes // 4)
         registers = SPARE_REGISTERS + words
         return RowWindowSizes(
-            tile_w=tile_w,
-            threads_per_row=threads_per_row,
-            rows_per_cta=rows,
+            **knobs,
             tiles=tiles,
             positions=positions,
             loads=loads,

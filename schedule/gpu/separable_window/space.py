@@ -139,7 +139,8 @@ class SeparableWindowPlan(GpuPlan):
     @derived_once
     def sizes(self, columns: Columns) -> SeparableWindowSizes:
         problem, lanes = self.problem, word_lanes(self.problem)
-        tile_h, tile_w, row_tiles, threads = (columns.ints(k) for k in ("tile_h", "tile_w", "row_tiles", "threads"))
+        knobs = columns.named("tile_h", "tile_w", "row_tiles", "threads")
+        tile_h, tile_w, row_tiles, threads = knobs.values()
         extent = problem.width.axis.extent
         tiles_w = -(-extent // MOST_COLUMNS)
         tile_columns = -(-extent // (tiles_w * tile_w)) * tile_w
@@ -161,10 +162,7 @@ class SeparableWindowPlan(GpuPlan):
         results = np.maximum(lines * pitch * word_bytes, row_tiles * staged * line_dtype(problem).bytes)
         shared_bytes = lines * (positions | 1) * word_bytes + results + np.where(staged > 0, INDEX.bytes, 0)
         return SeparableWindowSizes(
-            tile_h=tile_h,
-            tile_w=tile_w,
-            row_tiles=row_tiles,
-            threads=threads,
+            **knobs,
             store_width=store_width,
             tiles_h=tiles_h,
             tiles_w=np.full_like(tile_h, tiles_w),

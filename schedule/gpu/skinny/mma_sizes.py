@@ -58,8 +58,8 @@ class SkinnyMmaSizes(Generic[W]):
 def skinny_mma_sizes(p: Gemm, target: Target, columns: Columns) -> SkinnyMmaSizes[Ints]:
     """Return the sizes of all settings in ``columns``."""
     limits = limits_of(target)
-    atoms_n, warps_n, warps_k = columns.ints("atoms_n"), columns.ints("warps_n"), columns.ints("warps_k")
-    tile_k, split_k, ctas_per_sm = columns.ints("tile_k"), columns.ints("split_k"), columns.ints("ctas_per_sm")
+    knobs = columns.named("atoms_n", "warps_n", "warps_k", "tile_k", "split_k", "ctas_per_sm")
+    atoms_n, warps_n, warps_k, tile_k, split_k, ctas_per_sm = knobs.values()
     atoms_m = np.full_like(atoms_n, -(-p.m.extent // ATOM_N))
     warps, warp_n = warps_n * warps_k, atoms_n * ATOM_M
     block_n = warp_n * warps_n
@@ -72,12 +72,7 @@ def skinny_mma_sizes(p: Gemm, target: Target, columns: Columns) -> SkinnyMmaSize
     stages = np.clip(fitting, LEAST_STAGES, MOST_STAGES)
     early = limits.overlapping_ctas(ctas_per_sm, target.threads)
     return SkinnyMmaSizes(
-        atoms_n=atoms_n,
-        warps_n=warps_n,
-        warps_k=warps_k,
-        tile_k=tile_k,
-        split_k=split_k,
-        ctas_per_sm=ctas_per_sm,
+        **knobs,
         warps=warps,
         threads=WARP_LANES * warps,
         block_n=block_n,

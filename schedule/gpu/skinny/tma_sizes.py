@@ -70,9 +70,8 @@ class SkinnyTmaSizes(Generic[W]):
 def skinny_tma_sizes(p: Gemm, target: Target, columns: Columns) -> SkinnyTmaSizes[Ints]:
     """Return the sizes of all settings in ``columns``."""
     limits = limits_of(target)
-    swap_ab, mma_n = columns.ints("swap_ab"), columns.ints("mma_n")
-    warpgroups, k_atoms = columns.ints("consumer_warpgroups"), columns.ints("k_atoms")
-    split_k, ctas_per_sm = columns.ints("split_k"), columns.ints("ctas_per_sm")
+    knobs = columns.named("swap_ab", "mma_n", "consumer_warpgroups", "k_atoms", "split_k", "ctas_per_sm")
+    swap_ab, mma_n, warpgroups, k_atoms, split_k, ctas_per_sm = knobs.values()
     a_rows = np.full_like(mma_n, -(-p.m.extent // SWIZZLED_ROWS) * SWIZZLED_ROWS)
     block_n = mma_n * warpgroups
     blocks_n = -(-p.n.extent // block_n)
@@ -89,13 +88,8 @@ def skinny_tma_sizes(p: Gemm, target: Target, columns: Columns) -> SkinnyTmaSize
         registers += wgmma_n // 2 + planes * LINE_BYTES // 8
     warps = warpgroups * (WARPGROUP_THREADS // WARP_LANES) + 1
     return SkinnyTmaSizes(
-        swap_ab=swap_ab,
-        mma_n=mma_n,
-        consumer_warpgroups=warpgroups,
-        k_atoms=k_atoms,
+        **knobs,
         stages=stages,
-        split_k=split_k,
-        ctas_per_sm=ctas_per_sm,
         warps=warps,
         threads=WARP_LANES * warps,
         block_n=block_n,

@@ -94,8 +94,8 @@ class WindowPlan(GpuPlan):
 
     def sizes(self, columns: Columns) -> WindowSizes:
         problem = self.problem
-        width, tile_w, tile_h = (columns.ints(k) for k in ("vector_width", "tile_w", "tile_h"))
-        threads, stages = columns.ints("threads"), columns.ints("stages")
+        knobs = columns.named("vector_width", "tile_w", "tile_h", "stages", "threads")
+        width, tile_w, tile_h, stages, threads = knobs.values()
         tile = {problem.channel: width, problem.width.axis: tile_w, problem.height.axis: tile_h}
         all_threads = np.ones(len(columns), np.int64)
         for axis in problem.axes:
@@ -121,11 +121,7 @@ class WindowPlan(GpuPlan):
         converted = np.where((stages > 0) & (size < 4) & ~pairs, positions * width, 0)  # a row of pixels
         registers = SPARE_REGISTERS + words + problem.width.window_points * width + converted
         return WindowSizes(
-            vector_width=width,
-            tile_w=tile_w,
-            tile_h=tile_h,
-            stages=stages,
-            threads=threads,
+            **knobs,
             all_threads=all_threads,
             blocks=-(-all_threads // threads),
             pixels=positions * rows,

@@ -1,5 +1,6 @@
-"""What is derived from the settings of a product whose CTAs copy both operands to stages by cp.async."""
+"""What plans of products share whose CTAs copy both operands to stages by cp.async: rules and derived columns."""
 
+from collections.abc import Sequence
 from math import prod
 
 import numpy as np
@@ -7,10 +8,43 @@ import numpy as np
 from ...core.target import Target
 from ..problems.gemm import Gemm
 from ..space.columns import Derived, Floats, Ints
+from ..space.constraint import Constraint
 from ..space.knob import Quantity
+from .gemm.repack import uneven_operands
 from .multistage_gemm import MultistageSizes
 from .peaks import UnitCycles
+from .plan import GpuPlan
 from .quantities import GPU_QUANTITIES, gpu_columns
+
+
+class MultistageGemmPlan(GpuPlan):
+    """One product on one target, with sizes that are ``MultistageSizes``."""
+
+    gemm: Gemm
+
+    def stage_rules(self, own: Sequence[Constraint], what_fits: str, knobs: Sequence[str]) -> tuple[Constraint, ...]:
+        """Return the rules of a sketch, with its ``own`` ones: operands are repacked where that is needed, and a
+        multiprocessor has room for the stages, which follow from ``knobs``. A message says ``what_fits`` into shared
+        memory."""
+        has_uneven = bool(uneven_operands(self.gemm))
+        return (
+            self.rule(
+                "operands are repacked only where rows of one begin between multiples of 16 bytes",
+                ["repacked"],
+                lambda s: (s.repacked == 0) | has_uneven,
+            ),
+            *own,
+            self.rule(
+                f"two stages fit into shared memory, or one if there is one k iteration, and so {what_fits}",
+                knobs,
+                lambda s: (s.stages >= np.minimum(2, s.k_iters)) & (s.shared_bytes <= s.room),
+            ),
+            self.rule(
+                "a multiprocessor has registers and shared memory for ctas_per_sm CTAs",
+                knobs,
+                lambda s: self.limits.resident(s) >= s.ctas_per_sm,
+            ),
+        )
 
 
 def multistage_quantities(arithmetic: Quantity) -> tuple[Quantity, ...]:
