@@ -89,8 +89,8 @@ CASES: Mapping[str, Callable[[], Workload]] = {
     ),
     "planes alone": lambda: _volume((6, 6, 16), 3, 0, kernel_h=1, kernel_w=1),
     "two volumes": lambda: parse_workload(
-        "A: float16[2, 6, 7, 18]\nB: float16[2, 6, 7, 18]\nY[n, z < 4, y < 5, x < 16] = sum over r < 3, p < 3, q < 3 of "
-        "float32(A[n, z + r, y + p, x + q]) * float32(B[n, z + r, y + p, x + q])"
+        "A: float16[2, 6, 7, 18]\nB: float16[2, 6, 7, 18]\nY[n, z < 4, y < 5, x < 16] = sum over r < 3, p < 3, q < 3 "
+        "of float32(A[n, z + r, y + p, x + q]) * float32(B[n, z + r, y + p, x + q])"
     ),
 }
 
