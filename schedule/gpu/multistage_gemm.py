@@ -10,13 +10,14 @@ from typing import Generic, TypeVar
 
 from ...ir.buffer import Buffer, MemoryScope
 from ...ir.expr import WARP_LANES, Expr, index
-from ...ir.stmt import HardwareAxis, Kernel
+from ...ir.stmt import Kernel
 from ..loop_nest.nest import KERNEL_NAME
 from ..problems.gemm import Gemm
 from ..space.columns import Ints
 from ..tile.names import FreshNameWriter
 from .gemm.repack import repack
 from .gemm.tile_scheduler import TileScheduler
+from .launch_axes import warp_axes
 from .staged_copies import StagedCopies
 
 GROUP_M = 8
@@ -91,14 +92,7 @@ class MultistageGemmWriter(ABC):
             self.gemm, workspace = repack(w, self.gemm)
         gemm = self.gemm
         scheduler = TileScheduler(gemm, s.tile_m, s.tile_n, GROUP_M)
-        axes = [
-            ("tile", scheduler.cluster_tiles, HardwareAxis.GRID_X),
-            ("cta", s.split_k, HardwareAxis.CLUSTER),
-            ("warp", s.warps_m * s.warps_n, HardwareAxis.WARP),
-            ("lane", WARP_LANES, HardwareAxis.LANE),
-        ]
-        if s.split_k == 1:
-            del axes[1]
+        axes = warp_axes(scheduler.cluster_tiles, s.warps_m * s.warps_n, s.split_k, block="tile", rank="cta")
         with w.launch(KERNEL_NAME, axes, min_blocks=s.ctas_per_sm) as numbers:
             warp, self.lane = numbers[-2], numbers[-1]
             self.k_rank: Expr = numbers[1] if s.split_k > 1 else index(0)

@@ -37,7 +37,7 @@ from ....ir.gpu.mbarrier import MbarrierArriveExpectTx, MbarrierInit, MbarrierWa
 from ....ir.gpu.mma import Mma
 from ....ir.gpu.tma import TmaLoad, tma_swizzle
 from ....ir.rewrite import free_variables, substitute
-from ....ir.stmt import HardwareAxis, Kernel, LoopKind
+from ....ir.stmt import Kernel, LoopKind
 from ....te.functions import cast, equal
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.gemm import Gemm
@@ -45,6 +45,7 @@ from ...problems.image_window import TAP
 from ...problems.implicit_gemm import filters_exist
 from ...tile.delinearize import axis_indices, delinearize
 from ...tile.names import FreshNameWriter
+from ..launch_axes import warp_axes
 from ..skinny.mma_tiles import ATOM_M, ATOM_N
 from ..split_k import store_outputs
 from .sizes import (
@@ -81,11 +82,7 @@ class _ConvMmaWriter:
 
     def kernel(self) -> Kernel:
         s, w, gemm = self.s, self.w, self.gemm
-        axes = [
-            ("cta", s.blocks, HardwareAxis.GRID_X),
-            ("warp", s.threads // WARP_LANES, HardwareAxis.WARP),
-            ("lane", WARP_LANES, HardwareAxis.LANE),
-        ]
+        axes = warp_axes(s.blocks, s.threads // WARP_LANES, block="cta")
         with w.launch(KERNEL_NAME, axes, min_blocks=s.resident) as (self.cta, self.warp, self.lane):
             self.thread = self.warp * WARP_LANES + self.lane
             self.elected = equal(self.thread, 0)

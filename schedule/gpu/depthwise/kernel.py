@@ -34,11 +34,12 @@ from ....ir.expr import WARP_LANES, Compare, CompareOp, Expr, Load, const, index
 from ....ir.gpu.mma import Mma
 from ....ir.gpu.tma import tma_swizzle
 from ....ir.rewrite import loads_of
-from ....ir.stmt import HardwareAxis, Kernel
+from ....ir.stmt import Kernel
 from ...loop_nest.nest import KERNEL_NAME, kernel_of
 from ...problems.depthwise import Depthwise
 from ...tile.names import FreshNameWriter
 from ...tile.stage_body import scalar_at
+from ..launch_axes import warp_axes
 from .rows import TmaRows
 from .sizes import HALO_UNIT, DepthwiseSizes, is_swizzled
 from .strips import Strips
@@ -61,11 +62,7 @@ class _DepthwiseWriter:
 
     def kernel(self) -> Kernel:
         window, w, s = self.window, self.w, self.s
-        axes = [
-            ("cta", s.blocks, HardwareAxis.GRID_X),
-            ("warp", s.threads // WARP_LANES, HardwareAxis.WARP),
-            ("lane", WARP_LANES, HardwareAxis.LANE),
-        ]
+        axes = warp_axes(s.blocks, s.threads // WARP_LANES, block="cta")
         with w.launch(KERNEL_NAME, axes, min_blocks=s.resident) as (cta, warp, lane):
             self.lane, self.own = lane, warp * s.vector_width
             self.strips = Strips(self.problem, s, w, cta)

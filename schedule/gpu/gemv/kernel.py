@@ -18,7 +18,7 @@ from ....core.dtypes import DType
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import WARP_LANES, BinaryOp, Broadcast, Expr, Load, Ramp, Select, const, index, logical_and, minimum
 from ....ir.gpu.barrier import SyncScope
-from ....ir.stmt import HardwareAxis, Kernel
+from ....ir.stmt import Kernel
 from ....te.functions import cast
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.gemm import Gemm, Operand
@@ -27,6 +27,7 @@ from ...tile.names import FreshNameWriter
 from ...tile.stage_body import scalar_at, vector_at
 from ..block_reduce import combine_in_order, combine_of
 from ..l2_prefetch import L2Prefetch, prefetch_operands, prefetch_unaligned_operands
+from ..launch_axes import warp_axes
 from ..warp_reduce_scatter import warp_reduce_scatter
 from .sizes import GemvSizes, b_is_k_major, b_vector_elements, has_narrow_loads
 
@@ -46,11 +47,7 @@ class _GemvWriter(ABC):
 
     def kernel(self) -> Kernel:
         p, s, w = self.p, self.s, self.w
-        bounds = [
-            ("block", s.blocks, HardwareAxis.GRID_X),
-            ("warp", s.warps, HardwareAxis.WARP),
-            ("lane", WARP_LANES, HardwareAxis.LANE),
-        ]
+        bounds = warp_axes(s.blocks, s.warps)
         read_once = () if p.b.load is None else (p.b.load.buffer.name,)
         with w.launch(KERNEL_NAME, bounds, min_blocks=s.min_blocks, evict_first=read_once) as axes:
             self.block, self.warp, self.lane = axes

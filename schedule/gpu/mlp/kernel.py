@@ -28,13 +28,14 @@ from ....ir.gpu.barrier import SyncScope
 from ....ir.gpu.ldmatrix import LoadMatrix
 from ....ir.gpu.mma import Mma
 from ....ir.rewrite import substitute
-from ....ir.stmt import HardwareAxis, Kernel, LoopKind
+from ....ir.stmt import Kernel, LoopKind
 from ...loop_nest.nest import KERNEL_NAME, identity
 from ...problems.gemm import element_form
 from ...problems.mlp import COPY_BYTES, Mlp, MlpLayer, RowStatistic, column_vectors_of
 from ...tile.names import FreshNameWriter
 from ...tile.stage_body import vector_at
 from ..block_reduce import QUAD, FragmentRowReducer
+from ..launch_axes import warp_axes
 from ..skinny.mma_tiles import ATOM_K, ATOM_M, ATOM_N, COPY_ELEMENTS, mma_atom_of, tile_layout
 from .sizes import MlpSizes, b_is_k_major, streams_a
 
@@ -61,14 +62,7 @@ class _MlpWriter:
 
     def kernel(self) -> Kernel:
         p, s, w = self.p, self.s, self.w
-        bounds = [
-            ("block", s.blocks_m, HardwareAxis.GRID_X),
-            ("rank", s.cluster_n, HardwareAxis.CLUSTER),
-            ("warp", s.warps_n, HardwareAxis.WARP),
-            ("lane", WARP_LANES, HardwareAxis.LANE),
-        ]
-        if s.cluster_n == 1:
-            del bounds[1]
+        bounds = warp_axes(s.blocks_m, s.warps_n, s.cluster_n)
         with w.launch(KERNEL_NAME, bounds, min_blocks=s.ctas_per_sm) as axes:
             self.warp, self.lane = axes[-2:]
             self.rank: Expr = axes[1] if s.cluster_n > 1 else index(0)

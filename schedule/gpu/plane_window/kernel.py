@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from ....core.dtypes import DType
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import WARP_LANES, Expr, Load, Var, conjunction, index
-from ....ir.stmt import HardwareAxis, Kernel
+from ....ir.stmt import Kernel
 from ....te.workload import Axis, Stage
 from ...loop_nest.nest import KERNEL_NAME, kernel_of
 from ...problems.plane_window import PlaneWindow
@@ -32,6 +32,7 @@ from ...tile.names import FreshNameWriter
 from ...tile.pieces import lanes_of_piece
 from ...tile.register_loads import RegisterLoad, allocate_registers, bounded, load_registers, without_kept_conditions
 from ...tile.stage_body import scalar_at
+from ..launch_axes import warp_axes
 from ..window_parts import store_output
 
 VECTOR_BYTES = 16
@@ -169,11 +170,7 @@ class PlaneWindowWriter(ABC):
     def kernel(self) -> Kernel:
         """Return the kernel."""
         problem, w, s = self.problem, self.w, self.sizes
-        bounds = [
-            ("block", s.blocks, HardwareAxis.GRID_X),
-            ("warp", s.threads // WARP_LANES, HardwareAxis.WARP),
-            ("lane", WARP_LANES, HardwareAxis.LANE),
-        ]
+        bounds = warp_axes(s.blocks, s.threads // WARP_LANES)
         with w.launch(KERNEL_NAME, bounds, min_blocks=s.resident) as (block, warp, lane):
             thread = warp * WARP_LANES + lane
             self.first_tile, self.column_tile = block // s.tiles_w * s.row_tiles, block % s.tiles_w

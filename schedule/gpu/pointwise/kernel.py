@@ -153,10 +153,7 @@ class _PointwiseKernelWriter:
     def kernel(self) -> Kernel:
         problem, w, s = self.problem, self.w, self.sizes
         count = None if self.tile_end is None else minimum(self.tile_end, index(s.blocks))
-        bounds = [
-            ("block", s.blocks, HardwareAxis.GRID_X),
-            ("thread", s.threads, HardwareAxis.THREAD),
-        ]
+        bounds = [("block", s.blocks, HardwareAxis.GRID_X), ("thread", s.threads, HardwareAxis.THREAD)]
         with w.launch(
             KERNEL_NAME, bounds, count=count, evict_first=self.evict_first, prefetch_lines=self.prefetch_lines
         ) as (block, thread):

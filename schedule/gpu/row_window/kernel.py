@@ -82,10 +82,7 @@ class _RowWindowKernelWriter:
 
     def kernel(self) -> Kernel:
         problem, w, s = self.problem, self.w, self.sizes
-        bounds = [
-            ("block", s.blocks, HardwareAxis.GRID_X),
-            ("thread", s.threads, HardwareAxis.THREAD),
-        ]
+        bounds = [("block", s.blocks, HardwareAxis.GRID_X), ("thread", s.threads, HardwareAxis.THREAD)]
         with w.launch(KERNEL_NAME, bounds, min_blocks=s.resident) as (block, thread):
             x, y = thread % s.threads_per_row, thread // s.threads_per_row
             row = block // s.tiles * s.rows_per_cta + y

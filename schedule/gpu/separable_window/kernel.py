@@ -150,10 +150,7 @@ class _SeparableWindowKernelWriter:
 
     def kernel(self) -> Kernel:
         problem, w, s = self.problem, self.w, self.sizes
-        bounds = [
-            ("block", s.blocks, HardwareAxis.GRID_X),
-            ("thread", s.threads, HardwareAxis.THREAD),
-        ]
+        bounds = [("block", s.blocks, HardwareAxis.GRID_X), ("thread", s.threads, HardwareAxis.THREAD)]
         name = problem.reduction.name
         with w.launch(KERNEL_NAME, bounds, min_blocks=s.resident) as (block, thread):
             tile, first = block // s.tiles_w * s.row_tiles, block % s.tiles_w * s.tile_columns

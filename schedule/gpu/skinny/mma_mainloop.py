@@ -26,12 +26,13 @@ from ....ir.gpu.barrier import SyncScope
 from ....ir.gpu.ldmatrix import LoadMatrix
 from ....ir.gpu.mma import Mma
 from ....ir.rewrite import substitute
-from ....ir.stmt import HardwareAxis, Kernel
+from ....ir.stmt import Kernel
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.gemm import Gemm, Operand
 from ...tile.load_analysis import flat_offset
 from ...tile.names import FreshNameWriter
 from ..l2_prefetch import L2Prefetch, prefetch_operands
+from ..launch_axes import warp_axes
 from ..split_k import ColumnSlice, allocate_partials, reduce_columns
 from .mma_sizes import SkinnyMmaSizes
 from .mma_tiles import ATOM_K, ATOM_M, ATOM_N, COPY_ELEMENTS, mma_atom_of, tile_layout
@@ -60,14 +61,7 @@ class _SkinnyMmaWriter:
 
     def kernel(self) -> Kernel:
         p, s, w = self.p, self.s, self.w
-        bounds = [
-            ("block", s.blocks_n, HardwareAxis.GRID_X),
-            ("rank", s.split_k, HardwareAxis.CLUSTER),
-            ("warp", s.warps, HardwareAxis.WARP),
-            ("lane", WARP_LANES, HardwareAxis.LANE),
-        ]
-        if s.split_k == 1:
-            del bounds[1]
+        bounds = warp_axes(s.blocks_n, s.warps, s.split_k)
         with w.launch(KERNEL_NAME, bounds, min_blocks=s.ctas_per_sm) as axes:
             self.block, self.warp, self.lane = axes[0], axes[-2], axes[-1]
             self.rank: Expr = axes[1] if s.split_k > 1 else index(0)

@@ -28,7 +28,7 @@ from ....ir.gpu.mbarrier import MbarrierArrive, MbarrierArriveExpectTx, Mbarrier
 from ....ir.gpu.tma import TmaLoad, tma_swizzle
 from ....ir.gpu.wgmma import LINE_BYTES, SWIZZLE_128B, SWIZZLE_128B_ELEMENTS, WGMMA_M, WarpgroupMma, WarpgroupMmaWait
 from ....ir.rewrite import free_variables, substitute
-from ....ir.stmt import HardwareAxis, Kernel
+from ....ir.stmt import Kernel
 from ....te.functions import equal
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.gemm import Gemm
@@ -36,6 +36,7 @@ from ...tile.names import FreshNameWriter
 from ..gemm.mma_atom import PLANES, find_atom, splitting, wgmma_atom
 from ..gemm.pack import pack_operand
 from ..l2_prefetch import L2Prefetch, prefetch_operands
+from ..launch_axes import warp_axes
 from ..split_k import ColumnSlice, allocate_partials, reduce_columns
 from ..tma_view import ending_at
 from .mma_mainloop import can_lower_skinny_mma
@@ -66,14 +67,7 @@ class _SkinnyTmaWriter:
 
     def kernel(self) -> Kernel:
         p, s, w = self.p, self.s, self.w
-        bounds = [
-            ("block", s.blocks_n, HardwareAxis.GRID_X),
-            ("rank", s.split_k, HardwareAxis.CLUSTER),
-            ("warp", s.warps, HardwareAxis.WARP),
-            ("lane", WARP_LANES, HardwareAxis.LANE),
-        ]
-        if s.split_k == 1:
-            del bounds[1]
+        bounds = warp_axes(s.blocks_n, s.warps, s.split_k)
         read_once = (self.b.buffer.name,)
         workspace: tuple[Buffer, ...] = ()
         if self.planes > 1:

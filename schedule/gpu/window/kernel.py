@@ -96,10 +96,7 @@ class _WindowKernelWriter:
     def kernel(self) -> Kernel:
         problem, w, threads = self.problem, self.w, self.sizes.threads
         number = prod(a.extent for a in self.thread_grid)
-        bounds = [
-            ("block", -(-number // threads), HardwareAxis.GRID_X),
-            ("thread", threads, HardwareAxis.THREAD),
-        ]
+        bounds = [("block", -(-number // threads), HardwareAxis.GRID_X), ("thread", threads, HardwareAxis.THREAD)]
         with w.launch(KERNEL_NAME, bounds, min_blocks=self.sizes.resident) as (block, thread):
             flat = block * threads + thread
             at = axis_indices(flat, self.thread_grid)
