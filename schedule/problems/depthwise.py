@@ -12,7 +12,7 @@ from ...ir.gpu.mma import MmaAtom
 from ...ir.linear_form import affine_form
 from ...ir.rewrite import free_variables
 from ...te.region import Region
-from ...te.workload import Workload
+from ...te.workload import Axis, Workload
 from ..tile.load_analysis import flat_offset
 from ..tile.masked_loads import MaskedLoad, conjuncts
 from .window import ReduceWindow, reduce_window_of
@@ -46,6 +46,12 @@ class Depthwise:
     def height(self) -> WindowAxis:
         """How windows move across the rows."""
         return self.window.height
+
+    @property
+    def image_axes(self) -> tuple[Axis, ...]:
+        """The axes that number the images."""
+        moving = (self.window.channel, self.width.axis, self.height.axis)
+        return tuple(a for a in self.window.axes if a not in moving)
 
     @property
     def rows(self) -> int:

@@ -131,7 +131,7 @@ class _DepthwiseWriter:
                 inside.append(Compare(CompareOp.EQ, distance % width.dilation, index(0)))
             if self.channel.extent % s.tile_c:
                 inside.append(channel < self.channel.extent)
-            at: dict[str, Expr] = {**self.strips.fixed, **{a.name: index(0) for a in self.window.axes}}
+            at = {**self.window.unit_axes, **{a.name: index(0) for a in self.window.axes}}
             if height.window is not None:
                 at[height.window.name] = r
             if width.window is not None:

@@ -1,6 +1,7 @@
 """All sizes that follow from the knobs of a depthwise convolution, for whole columns and for one setting."""
 
 from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 
@@ -123,10 +124,7 @@ def depthwise_sizes(problem: Depthwise, target: Target, columns: Columns) -> Dep
 
 def strip_count(problem: Depthwise, sizes: DepthwiseSizes) -> Size:
     """Return how many strips all images have."""
-    window = problem.window
-    moving = (window.channel, problem.width.axis, problem.height.axis)
-    images = np.prod([a.extent for a in window.axes if a not in moving], dtype=np.int64)
-    return images * sizes.tiles_h * sizes.tiles_w
+    return prod(a.extent for a in problem.image_axes) * sizes.tiles_h * sizes.tiles_w
 
 
 def is_swizzled(problem: Depthwise, sizes: DepthwiseSizes) -> Size:

@@ -17,12 +17,9 @@ class Strips:
     def __init__(self, problem: Depthwise, sizes: DepthwiseSizes, w: FreshNameWriter, cta: Expr) -> None:
         self.problem, self.s = problem, sizes
         self.height, self.width, self.channel = problem.height, problem.width, problem.window.channel
-        moving = (self.channel, self.width.axis, self.height.axis)
         self.places = [Axis(w.fresh(n), e) for n, e in (("row_tile", sizes.tiles_h), ("column_tile", sizes.tiles_w))]
-        self.axes = [*(a for a in problem.window.axes if a not in moving), *self.places]
+        self.axes = [*problem.image_axes, *self.places]
         self.total: int = strip_count(problem, sizes)
-        unit = (a for a in problem.window.reduction.reduce_axes if a.extent == 1)
-        self.fixed: dict[str, Expr] = {a.name: index(0) for a in unit}
         self.columns = min(sizes.tile_w, self.width.axis.extent)
         self.worker, self.first_channel = cta // sizes.tiles_c, cta % sizes.tiles_c * sizes.tile_c
         self.first: Expr = index(0)
@@ -39,7 +36,7 @@ class Strips:
         row, column = (found.pop(a.name) for a in self.places)
         rows, columns = row * self.s.tile_h + line, column * self.s.tile_w + pixel
         found |= {self.height.axis.name: rows, self.width.axis.name: columns}
-        return {**self.fixed, **found, self.channel.name: self.first_channel + channel}
+        return {**self.problem.window.unit_axes, **found, self.channel.name: self.first_channel + channel}
 
     def corner(self, number: Expr, line: Expr) -> dict[str, Expr]:
         """Return the axes at a point that reads the first pixel and channel of a row of the input, counted from the
