@@ -102,8 +102,9 @@ class ImageWindow:
         return tuple(i < extent for i, extent, side in sides if extent % side)
 
     def position(self, m: Expr) -> tuple[Expr, ...]:
-        """(number of the image, position of the window along each dimension) of row ``m``. Rows beyond the last one are
-        beyond the last image, or beyond the last position along the first dimension that has several patches."""
+        """Return (number of the image, position of the window along each dimension) of row ``m``. Rows beyond the last
+        one are beyond the last image, or beyond the last position along the first dimension that has several
+        patches."""
         if not self.patch:
             pixels = prod(self.positions)
             return (m // pixels, *delinearize(m % pixels, self.positions))
@@ -116,7 +117,8 @@ class ImageWindow:
         return tuple(p * side + inner[n] for n, (p, side) in enumerate(zip(patches, self.patch, strict=True)))
 
     def corner(self, m: Expr) -> tuple[Expr, ...]:
-        """(number of the image, pixel of the image along each dimension) at which the window stands for row ``m``."""
+        """Return (number of the image, pixel of the image along each dimension) at which the window stands for row
+        ``m``."""
         number, *positions = self.position(m)
         sides = zip(positions, self.strides, self.lower, strict=True)
         return (number, *(position * stride + first for position, stride, first in sides))
@@ -137,8 +139,8 @@ class ImageWindow:
         return tuple(sorted(whole, key=lambda sides: (sides[0], max(sides[1:]) / min(sides[1:]), -sides[-1])))
 
     def ragged_patches(self, pixels: int, run: int) -> tuple[tuple[int, ...], ...]:
-        """Patches of so many pixels, ``run`` or more of them along the last dimension, that may go beyond the last
-        pixel: first those that do so least, then as in ``patches``."""
+        """Return the patches of so many pixels, ``run`` or more of them along the last dimension, that may go beyond
+        the last pixel: first those that do so least, then as in ``patches``."""
         extents = (self.images, *self.positions)
         wider = replace(self, images=_wider(extents[0]), positions=tuple(map(_wider, extents[1:])))
         found = [patch for patch in wider.patches(pixels) if patch[-1] >= run]

@@ -54,8 +54,8 @@ class WindowAxis:
         return (outputs - 1) * self.stride + (self.window_points - 1) * self.dilation + 1
 
     def at(self, first_output: Expr, position: Expr) -> dict[str, Expr]:
-        """Axis name -> index, for a point that reads ``position``, counted from the first position that the output
-        ``first_output`` reads."""
+        """Return axis name -> index, for a point that reads ``position``, counted from the first position that the
+        output ``first_output`` reads."""
         if self.window is None:
             return {self.axis.name: first_output + position}
         if self.stride == 1:
@@ -63,8 +63,8 @@ class WindowAxis:
         return {self.axis.name: first_output, self.window.name: position}
 
     def consumers(self, outputs: int) -> dict[int, list[tuple[int, int]]]:
-        """Position -> those of ``outputs`` neighbouring outputs whose windows have it, each with the point of its
-        window, in the order of the positions."""
+        """Return position -> those of ``outputs`` neighbouring outputs whose windows have it, each with the point of
+        its window, in the order of the positions."""
         found: dict[int, list[tuple[int, int]]] = {}
         for output, point in product(range(outputs), range(self.window_points)):
             found.setdefault(output * self.stride + point * self.dilation, []).append((output, point))

@@ -69,7 +69,7 @@ class BlockedProduct:
         return prod(a.extent for a in self.gemm.batch)
 
     def m_tiles(self, mr: Ints) -> Ints:
-        """Register tiles that cover the rows. One has pixels of one row of an image alone."""
+        """Return how many register tiles cover the rows. One has pixels of one row of an image alone."""
         if self.pixels is None:
             return ceil_div(self.gemm.m.extent, mr)
         return self.pixels.positions[1] * ceil_div(self.pixels.positions[2], mr)

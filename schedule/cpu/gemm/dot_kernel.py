@@ -32,31 +32,32 @@ def atom_for(p: Gemm) -> DotAtom | None:
 
 
 def lower_dot(p: Gemm, name: str, setting: CpuGemmSetting, atom: DotAtom) -> Kernel:
-    """By dot products on vectors. ``kc`` is a multiple of the atom's group; the right operand is packed."""
+    """Return the kernel of one setting, by dot products on vectors. ``kc`` is a multiple of the atom's group; the right
+    operand is packed."""
     return DotGemmWriter(_as_loaded(p), setting, atom).kernel(name)
 
 
 def lower_signed_dot(p: Gemm, name: str, setting: CpuGemmSetting) -> Kernel:
-    """Products of signed bytes on vectors, by the instruction for unsigned and signed ones. Both operands are
-    packed."""
+    """Return the kernel of one setting for signed bytes on vectors, by the instruction for unsigned and signed ones.
+    Both operands are packed."""
     p, atom = _as_loaded(p), DOT_ATOMS["u8s8"]
     shifted = replace(p, a=replace(p.a, body=Cast(p.a.body, uint8) + SHIFT))
     return DotGemmWriter(shifted, setting, atom, is_shifted=True).kernel(name)
 
 
 def lower_dot_pixel_rows(p: Gemm, name: str, setting: CpuGemmSetting, rows: PixelRows) -> Kernel:
-    """Convolutions of bytes on vectors. ``rows`` has bytes without a sign."""
+    """Return the kernel of one setting for convolutions of bytes on vectors. ``rows`` has bytes without a sign."""
     return DotPixelRowsWriter(p, setting, rows).kernel(name)
 
 
 def lower_amx(p: Gemm, name: str, setting: CpuGemmSetting, atom: DotAtom) -> Kernel:
-    """By AMX. ``mr`` is a multiple of 16, ``lanes`` is 16, ``kc`` a multiple of the atom's depth. The right operand is
-    packed, the left one unless whole tiles cover it."""
+    """Return the kernel of one setting, by AMX. ``mr`` is a multiple of 16, ``lanes`` is 16, ``kc`` a multiple of the
+    atom's depth. The right operand is packed, the left one unless whole tiles cover it."""
     return AmxGemmWriter(p, setting, atom).kernel(name)
 
 
 def _as_loaded(p: Gemm) -> Gemm:
-    """``p`` with operands as they lie in memory, without casts."""
+    """Return ``p`` with operands as they lie in memory, without casts."""
     return replace(p, a=_loaded(p.a), b=_loaded(p.b))
 
 
@@ -153,7 +154,7 @@ class AmxGemmWriter(BlockedGemmWriter):
             self.epilogue(total, prefix, t)
 
     def _prefetch_next_row(self, t: RegisterTile, step: Expr) -> None:
-        """Prefetches rows of A, where register tiles of a row of C follow one another and A is read in place.
+        """Prefetch rows of A, where register tiles of a row of C follow one another and A is read in place.
 
         While one row of register tiles is multiplied, the lines of A for the next row are brought to the second-level
         cache, some in each step of each register tile. (Kernels in C took 0.9 of the time with it.)
@@ -182,7 +183,7 @@ class AmxGemmWriter(BlockedGemmWriter):
                 w.emit(TileMma(atom.name, accumulators, (r, c), a, (r,), b, (c,)))
 
     def _move_tiles(self, accumulators: Buffer, memory: Buffer, prefix: tuple[Expr, ...], *, load: bool) -> None:
-        """All accumulators of a register tile to memory, or back (``load``)."""
+        """Move all accumulators of a register tile to memory, or with ``load`` back."""
         w = self.w
         with w.unrolled("r", self.tile_rows) as r, w.unrolled("c", self.s.vectors) as c:
             indices = (*prefix, r * TILE_ROWS, c * self.s.lanes)

@@ -96,7 +96,7 @@ class Im2colOperand(BlockedOperand):
         return Im2colPanel(**fields_of(plain), shift=plain.number * self.size - begin)
 
     def _rows(self, panels: int) -> int:
-        """Rows of pixels that the columns of ``panels`` panels may see."""
+        """Return how many rows of pixels the columns of ``panels`` panels may see."""
         width = self.images.width
         return (panels * self.size + width - 2) // width + 1 + self.images.halo_rows
 

@@ -149,7 +149,7 @@ class BlockedGemmWriter:
     def register_tiles(
         self, packed: Mapping[str, Buffer], batch: Mapping[str, Expr], k_block: Expr, task: tuple[Expr, Expr]
     ) -> None:
-        """The register tiles of a task in one block of ``k``, in the order of the setting."""
+        """Write the register tiles of a task in one block of ``k``, in the order of the setting."""
         s, (m_task, n_task) = self.s, task
         panels, tiles = self.each("panel", self.b, n_task, s.panels), self.each("tile", self.a, m_task, s.tiles)
 
@@ -177,17 +177,17 @@ class BlockedGemmWriter:
 
     @contextmanager
     def each(self, name: str, operand: BlockedOperand, task: Expr, count: int) -> Iterator[Expr]:
-        """A loop over those of the ``count`` panels of ``task`` that are there."""
+        """Loop over those of the ``count`` panels of ``task`` that are there."""
         with self.w.loop(name, count) as number, self.w.when(below(task * count + number, operand.panels, count)):
             yield number
 
     def begin_panel(self, b: OperandPanel) -> None:
-        """What the register tiles of a panel need in a block of ``k``: here nothing."""
+        """Write what the register tiles of a panel need in a block of ``k``. Here that is nothing."""
 
     # --- a register tile
 
     def register_tile(self, t: RegisterTile) -> None:
-        """What one block of ``k`` adds to a register tile, and its outputs after the last block."""
+        """Write what one block of ``k`` adds to a register tile, and its outputs after the last block."""
         w, s = self.w, self.s
         accumulators = self.zero_accumulators()
         last = self.k_blocks - 1
@@ -218,7 +218,7 @@ class BlockedGemmWriter:
         return accumulators
 
     def correct(self, accumulators: Buffer) -> None:
-        """What the products of a block need afterwards: here nothing."""
+        """Write what the products of a block need afterwards. Here that is nothing."""
 
     def micro_kernel(self, accumulators: Buffer, t: RegisterTile) -> None:
         """Add the products of a block of ``k`` to the accumulators of a register tile."""
@@ -253,7 +253,8 @@ class BlockedGemmWriter:
         return Ramp(v * self.s.lanes, 1, self.s.lanes)
 
     def move_accumulators(self, accumulators: Buffer, t: RegisterTile, *, load: bool) -> None:
-        """The accumulators of a register tile to where they wait for the next block of ``k``, or back (``load``)."""
+        """Move the accumulators of a register tile to where they wait for the next block of ``k``, or with ``load``
+        back."""
         w, s, output = self.w, self.s, self.accumulating_output
         with (
             w.unrolled("i", s.mr) as i,
@@ -276,7 +277,7 @@ class BlockedGemmWriter:
                 w.store(buffer, indices, Load(accumulators, own), mask)
 
     def epilogue(self, total: Buffer, prefix: tuple[Expr, ...], t: RegisterTile) -> None:
-        """The outputs, from the total sums of a register tile at ``prefix`` of a buffer."""
+        """Write the outputs from the total sums of a register tile at ``prefix`` of a buffer."""
         w, s = self.w, self.s
         with (
             w.loop("row", s.mr) as i,
@@ -290,7 +291,7 @@ class BlockedGemmWriter:
                     self.store_results(here, summed, output.mask)
 
     def store_results(self, here: Mapping[str, Expr], summed: Load, mask: Expr | None) -> None:
-        """A vector of each output, from the axes ``here`` on, in the lanes of ``mask``. ``summed``: the sum on
+        """Store a vector of each output, from the axes ``here`` on, in the lanes of ``mask``. ``summed`` is the sum on
         the axis ``n``."""
 
         def read(load: Load) -> Load:

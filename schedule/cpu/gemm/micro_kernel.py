@@ -61,11 +61,11 @@ class MicroKernel:
         return self.registers // 2
 
     def accumulators(self, mr: Ints, vectors: Ints) -> Ints:
-        """Registers that the accumulators of a register tile take, int64[n]."""
+        """Return how many registers the accumulators of a register tile take, int64[n]."""
         return mr // self.register_rows * vectors
 
     def loads_per_operation(self, mr: Ints, vectors: Ints) -> Floats:
-        """Registers loaded for each instruction that multiplies, float64[n]."""
+        """Return how many registers are loaded for each instruction that multiplies, float64[n]."""
         blocks = mr // self.register_rows
         return (blocks + vectors) / (blocks * vectors)
 
@@ -77,7 +77,7 @@ class MicroKernel:
         return self._needed(mr, vectors) <= self.registers
 
     def _needed(self, mr: Ints, vectors: Ints) -> Ints:
-        """Registers for all of a register tile, int64[n]."""
+        """Return how many registers all of a register tile takes, int64[n]."""
         blocks = mr // self.register_rows
         return (blocks + 1) * vectors + (blocks if self.register_rows > 1 else 1)
 

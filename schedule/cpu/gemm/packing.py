@@ -82,7 +82,7 @@ class BlockedOperand:
         return buffer
 
     def allocate_block(self, w: FreshNameWriter, name: str, panels: int) -> Buffer:
-        """Memory for one packed block of ``panels``."""
+        """Allocate memory for one packed block of ``panels``."""
         return w.allocate(name, (panels, *self.panel_shape(self.kc)), self.operand.body.dtype, MemoryScope.LOCAL)
 
     def pack_block(
@@ -171,7 +171,7 @@ class OperandPanel:
         return self.buffer, (*self.prefix, *indices)
 
     def vector(self, own: Expr, k: Expr) -> Expr:
-        """``lanes`` neighbours along the own axis."""
+        """Return ``lanes`` neighbours along the own axis."""
         if self.buffer is None:
             return self._along_own(own, self.k0 + k)
         return Load(self.buffer, (*self.prefix, self.first_group + k, Ramp(own, 1, self.of.lanes)))
@@ -275,7 +275,7 @@ def lanes_below(first: Expr, extent: int, lanes: int) -> Expr:
 
 
 def _masked(mask: Expr | None, value: Expr) -> Expr:
-    """``value`` in the lanes of ``mask``, zero elsewhere."""
+    """Return ``value`` in the lanes of ``mask``, and zero elsewhere."""
     if isinstance(value, Load) and value.mask is None:
         return Load(value.buffer, value.indices, mask)
     return value if mask is None else Select(mask, value, Broadcast(const(0, value.dtype), value.lanes))

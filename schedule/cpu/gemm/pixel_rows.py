@@ -89,11 +89,11 @@ class PixelRows:
         return max(1, prod(self.taps) // (self.strides[1] * self.strides[2]))
 
     def tiles(self, mr: int) -> int:
-        """Register tiles of a row of pixels."""
+        """Return how many register tiles there are of a row of pixels."""
         return -(-self.positions[2] // mr)
 
     def padded_width(self, mr: int) -> int:
-        """Pixels of the image that the register tiles of a row of output pixels see."""
+        """Return how many pixels of the image the register tiles of a row of output pixels see."""
         return (self.tiles(mr) * mr - 1) * self.strides[2] + (self.taps[2] - 1) * self.dilations[2] + 1
 
     def load(self, plane: Expr, at: tuple[Expr, Expr, Expr], channel: Expr) -> Expr:
@@ -117,8 +117,8 @@ class PixelRows:
 
 
 def pixel_rows_of(workload: Workload, dtypes: tuple[DType, DType] | None = None) -> tuple[Gemm, PixelRows] | None:
-    """``workload`` as such a product; None where it is none. Its ``a`` stands for the image, and ``b`` takes all steps
-    of ``k``. ``dtypes``: what pixels and filters are multiplied as, by default the dtype of the sums."""
+    """Return ``workload`` as such a product; None where it is none. Its ``a`` stands for the image, and ``b`` takes all
+    steps of ``k``. ``dtypes``: what pixels and filters are multiplied as, by default the dtype of the sums."""
     p = implicit_gemm_of(workload)
     if p is None or p.window is None or p.window.shifts or p.a.load is None or p.b.load is None:
         return None
@@ -266,7 +266,7 @@ class PixelRowsOperand(BlockedOperand):
 
 
 def _within(at: tuple[Expr, ...], extents: Three, lanes: int) -> list[Expr]:
-    """Conditions that a pixel is within the image, for each of ``lanes``."""
+    """Return the conditions that a pixel is within the image, for each of ``lanes``."""
     terms: list[Expr] = []
     for i, extent in zip(at, extents, strict=True):
         terms.append(Broadcast(Compare(CompareOp.GE, i, index(0)), lanes))

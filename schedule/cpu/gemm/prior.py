@@ -86,7 +86,7 @@ def _cache_seconds(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints], p
 
 
 def _line_waste(product: BlockedProduct, use: OperandUse) -> Floats:
-    """Bytes that are moved for each byte that is used, float64[n]."""
+    """Return how many bytes are moved for each byte that is used, float64[n]."""
     again = product.is_scattered(use) & (use.passes > FEW)
     return np.where(again, LINE_BYTES / product.micro_kernel.packed_bytes, 1.0)
 

@@ -44,13 +44,13 @@ def promising(product: BlockedProduct, c: Columns) -> Bools:
 
 
 def _tiles_are_fast(product: BlockedProduct, s: CpuGemmSizes[Ints]) -> Bools:
-    """Register tiles that together take little more time than the best ones do."""
+    """Return whether all register tiles together take little more time than the best ones do."""
     cost = s.m_tiles * s.mr * s.n_computed * product.slowdown(s)
     return cost <= cost.min() * (1 + TILE_SLACK)
 
 
 def _tasks_are_even(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints]) -> Bools:
-    """Enough tasks, of even sizes, whose blocks fit the cache."""
+    """Return whether there are enough tasks, of even sizes, whose blocks fit the cache."""
     m_blocks, n_blocks, threads = c.ints("m_blocks"), c.ints("n_blocks"), product.target.threads
     most = s.m_tiles * s.n_panels * product.batches
     ok = s.tasks >= np.minimum(threads, most)
@@ -66,13 +66,14 @@ def _tasks_are_even(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints]) 
 
 
 def block_bytes(s: CpuGemmSizes[Ints], columns_inside: Bools) -> Ints:
-    """Bytes that a task reads again and again in one block of ``k``: of A one row of register tiles, where the tiles of
-    a row of C follow one another."""
+    """Return how many bytes a task reads again and again in one block of ``k``. Of A these are one row of register
+    tiles, where the tiles of a row of C follow one another."""
     return np.where(columns_inside, ceil_div(s.a_block_bytes, s.mc_tiles), s.a_block_bytes) + s.b_block_bytes
 
 
 def _packing_pays(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints]) -> Bools:
-    """Packed operands that are used often enough, and none read in place from few sets of a cache again and again."""
+    """Return whether packed operands are used often enough, and none is read in place from few sets of a cache again
+    and again."""
     ok = np.ones(len(c), dtype=bool)
     for use in product.uses(c, s):
         if product.is_constant(use.operand):
@@ -85,6 +86,6 @@ def _packing_pays(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints]) ->
 
 
 def packed_share(product: BlockedProduct, use: OperandUse) -> Floats:
-    """Vectors that a task packs for each multiply-add of vectors, if it packs the operand, float64[n]."""
+    """Return how many vectors a task packs for each multiply-add of vectors, if it packs the operand, float64[n]."""
     kernel = product.micro_kernel
     return np.asarray(kernel.lanes * kernel.register_rows / use.reuse, dtype=np.float64)

@@ -109,7 +109,7 @@ class CpuGemmPlan(SizedPlan):
         )
 
     def _packings(self, operand: Operand, in_place: bool) -> tuple[str, ...]:
-        """When an operand may be packed."""
+        """Return when an operand may be packed."""
         if self.product.is_constant(operand):
             return (WHOLE,)
         choices = ((NEVER, in_place), (TASK, True), (WHOLE, self.product.can_be_whole(operand)))
@@ -197,7 +197,7 @@ class CpuGemmPlan(SizedPlan):
         return self._has_columns(c, 1) & (c.ints("nr_vectors") <= block)
 
     def _in_place(self, knob: str) -> Constraint:
-        """Without a copy there are no zeros behind the end of ``k``."""
+        """Return the rule of an operand in place: without a copy there are no zeros behind the end of ``k``."""
         return Constraint(
             f"kc divides k where {knob} is never",
             (knob, "kc"),
@@ -205,8 +205,8 @@ class CpuGemmPlan(SizedPlan):
         )
 
     def _scratch_bytes(self, c: Columns) -> Ints:
-        """Local memory of a task, int64[n]: packed blocks, and sums that wait for the next block of ``k`` where no
-        output can hold them."""
+        """Return the local memory of a task, int64[n]: packed blocks, and sums that wait for the next block of ``k``
+        where no output can hold them."""
         p, s = self._gemm, self.sizes(c)
         dtype = p.accumulator.dtype
         in_output = self._kernel.sums_in_output and any(can_accumulate(r, dtype) for r in p.results)

@@ -76,8 +76,8 @@ def inline_constraint(tiles: LoopTileAxes, target: Target) -> Constraint:
 
 
 def registers_of(tiles: LoopTileAxes, target: Target, c: Columns) -> Ints:
-    """Vector registers of a register tile, int64[n]: accumulators, and where there are several, two operands. Where
-    vectors lie along the reduction, each vector of columns needs one of its own besides."""
+    """Return the vector registers of a register tile, int64[n]: accumulators, and where there are several, two
+    operands. Where vectors lie along the reduction, each vector of columns needs one of its own besides."""
     accumulators = accumulator_registers(tiles, target, c)
     operands = np.where(c.flags("vectorise", COLUMNS), 2, 2 + c.ints("vectors"))
     return accumulators + np.where(accumulators > 1, operands, 0)
@@ -101,6 +101,6 @@ def _is_needed(task_tiles: Ints, count: Ints) -> Bools:
 
 
 def _packed_at_most(tiles: LoopTileAxes) -> int:
-    """Bytes of the largest packed copy: all of a tensor, for each group that takes the same setting."""
+    """Return the bytes of the largest packed copy: all of a tensor, for each group that takes the same setting."""
     tensors = {load.buffer.name: load.buffer.bytes for s in tiles.group.reductions for load in loads_of(s.body)}
     return max((tensors[name] for name, _ in tiles.packable), default=0) * tiles.group.same_shape

@@ -26,7 +26,7 @@ class LoopEditor:
         self._elsewhere = elsewhere
 
     def nests(self, tensor: str, inside: str | None = None) -> list[list[str]]:
-        """For each store to ``tensor``, in program order, the loops around it; only those below ``inside`` if given."""
+        """Return the loops around each store to ``tensor``, in program order; only those below ``inside`` if given."""
         found: list[list[str]] = []
 
         def visit(stmt: Stmt, loops: list[str]) -> None:
@@ -45,7 +45,7 @@ class LoopEditor:
         return find_loop(self.kernel, loop, primitive="cpu_loops").loop.extent
 
     def fresh(self, base: str) -> str:
-        """``base``, or with a number behind it where that is taken."""
+        """Return ``base``, or with a number behind it where that is taken."""
         return fresh_name(base, names_in(self.kernel) | self._elsewhere)
 
     def split(self, loop: str, factor: int, outer: str, inner: str) -> tuple[str, str]:

@@ -113,8 +113,8 @@ def consumers(workload: Workload) -> dict[str, list[Stage]]:
 
 
 def paddings(workload: Workload) -> tuple[str, ...]:
-    """Stages that only choose between a load and something else, and are read more than once. Whether storing them is
-    worth it, a knob says."""
+    """Return the stages that only choose between a load and something else, and are read more than once. Whether
+    storing them is worth it, a knob says."""
     readers = consumers(workload)
     return tuple(
         s.name
@@ -135,7 +135,7 @@ def repeats(stage: Stage, readers: Iterable[Stage]) -> float:
 
 
 def fusion_plan(workload: Workload, *, inline_paddings: bool, threads: int) -> FusionPlan:
-    """Groups the stages of ``workload`` for a target of ``threads`` threads. ``inline_paddings``: the stages that
+    """Group the stages of ``workload`` for a target of ``threads`` threads. ``inline_paddings``: the stages that
     ``paddings`` names are inlined."""
     plain = without_positions(workload)
     workload = _by_axes(plain.workload)
@@ -178,7 +178,7 @@ def _by_axes(workload: Workload) -> Workload:
 
 
 def _inlined(workload: Workload, skipped: frozenset[str], inline_paddings: bool, threads: int) -> Workload:
-    """``workload`` without the stages that cost less to repeat than to store."""
+    """Return ``workload`` without the stages that cost less to repeat than to store."""
     wanted = set(paddings(workload)) if inline_paddings else set()
     for stage in workload.stages:
         if stage.reducer is not None or stage.name in workload.outputs or stage.name in skipped:
@@ -203,7 +203,7 @@ def _is_streamed(stage: Stage, threads: int) -> bool:
 
 
 def inline_stage(workload: Workload, stage: Stage) -> Workload:
-    """``workload`` with every load of ``stage`` replaced by its body, and the stage gone."""
+    """Return ``workload`` with every load of ``stage`` replaced by its body, and the stage gone."""
 
     def body_at(load: Load) -> Expr:
         if load.buffer.name != stage.name:
@@ -215,7 +215,7 @@ def inline_stage(workload: Workload, stage: Stage) -> Workload:
 
 
 def with_epilogue(workload: Workload, reduction: Stage) -> Workload:
-    """``workload`` with ``T[i] = sum ..`` as ``T_sum[i_r] = sum ..`` and ``T[i] = T_sum[i]``, whose loops can be
+    """Return ``workload`` with ``T[i] = sum ..`` as ``T_sum[i_r] = sum ..`` and ``T[i] = T_sum[i]``, whose loops can be
     tiled."""
     taken = {a.name for s in workload.stages for a in (*s.axes, *s.reduce_axes)}
     taken |= {b.name for b in workload.inputs} | {s.name for s in workload.stages}
@@ -326,8 +326,8 @@ def _row_bytes(stage: Stage, depth: int) -> int:
 
 
 def _misfits(group: FusedGroup) -> Iterable[Stage]:
-    """Members that cannot stay: their rows are too long at the depth found, or a contraction in the group wants
-    tiles."""
+    """Return the members that cannot stay: their rows are too long at the depth found, or a contraction in the group
+    wants tiles."""
     if group.kind == "scalar" and group.members:
         return group.members
     if group.kind != "row":

@@ -23,7 +23,7 @@ LONG_WORK = 1 << 17
 
 
 def chunked(workload: Workload, threads: int) -> Workload:
-    """``workload`` with every such reduction in two stages. For one thread it stays as it is."""
+    """Return ``workload`` with every such reduction in two stages. For one thread it stays as it is."""
     taken = {a.name for s in workload.stages for a in (*s.axes, *s.reduce_axes)}
     taken |= {b.name for b in workload.inputs} | {s.name for s in workload.stages}
     stages: list[Stage] = []

@@ -73,7 +73,8 @@ def _instruction_seconds(group: FusedGroup, c: Columns, q: Quantities, peaks: Cp
 
 
 def _operations(body: Expr) -> int:
-    """Plain operations of one evaluation without loads and conditions, which mostly leave the innermost loop."""
+    """Return the plain operations of one evaluation without loads and conditions, which mostly leave the innermost
+    loop."""
     if isinstance(body, Load):
         return 0
     if isinstance(body, Select):

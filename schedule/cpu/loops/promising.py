@@ -56,9 +56,10 @@ def _has_window(tiles: LoopTileAxes) -> bool:
 
 
 def _suits_window(tiles: LoopTileAxes, c: Columns) -> Bools:
-    """Settings that load what a register tile sees once for all places of the window, and go through memory as it lies:
-    all columns of a tile, then its neighbours in a row, so that each thread reads and writes whole rows. Tiles are not
-    wider than tall: their neighbours in a row find what both see in the first-level cache, those below come later."""
+    """Return which settings load what a register tile sees once for all places of the window, and go through memory as
+    it lies: all columns of a tile, then its neighbours in a row, so that each thread reads and writes whole rows. Tiles
+    are not wider than tall: their neighbours in a row find what both see in the first-level cache, those below come
+    later."""
     steps = max(prod(a.extent for a in stage.reduce_axes) for stage in tiles.group.reductions)
     whole = c.ints("column_tiles") * tile_sizes(tiles, c).columns >= tiles.extent(tiles.column)
     suits = whole & (c.ints("row_tiles") == 1) & (c.ints("rows") >= c.ints("planes"))
@@ -66,7 +67,7 @@ def _suits_window(tiles: LoopTileAxes, c: Columns) -> Bools:
 
 
 def _window_registers(tiles: LoopTileAxes, target: Target, c: Columns) -> Ints:
-    """Vector registers for what a register tile sees of tensors that a window moves over, int64[n]."""
+    """Return the vector registers for what a register tile sees of tensors that a window moves over, int64[n]."""
     s, total = tile_sizes(tiles, c), np.zeros(len(c), dtype=np.int64)
     lanes = c.ints("lanes")
     sizes = {tiles.column: s.columns, tiles.row: s.rows, tiles.plane: s.planes}

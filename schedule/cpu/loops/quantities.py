@@ -137,7 +137,7 @@ def _extents(tiles: LoopTileAxes, sizes: Mapping[int | None, Ints]) -> AxisExten
 
 
 def _reused_bytes(tiles: LoopTileAxes, c: Columns, extents: AxisExtents) -> Ints:
-    """Bytes of the tensors that do not follow the innermost tile loop. The next tile reads them again."""
+    """Return the bytes of the tensors that do not follow the innermost tile loop. The next tile reads them again."""
     total = np.zeros(len(c), dtype=np.int64)
     for inner, chosen in (
         (tiles.row, c.flags("order", ROWS_INSIDE)),
@@ -149,7 +149,7 @@ def _reused_bytes(tiles: LoopTileAxes, c: Columns, extents: AxisExtents) -> Ints
 
 
 def _pages(tiles: LoopTileAxes, c: Columns, extents: AxisExtents) -> Ints:
-    """Memory pages that a tile reads from, those of a packed operand left out."""
+    """Return the memory pages that a tile reads from, those of a packed operand left out."""
     total = np.zeros(len(c), dtype=np.int64)
     names = [name for name, _ in tiles.packable]
     for tensor, pages in load_pages(tiles.group, extents).items():
@@ -159,7 +159,7 @@ def _pages(tiles: LoopTileAxes, c: Columns, extents: AxisExtents) -> Ints:
 
 
 def _packing_share(tiles: LoopTileAxes, c: Columns, s: LoopTileSizes[Ints], packed: Ints) -> Floats:
-    """Packed elements over operations. A task packs once, or for each iteration of its outer tile loop."""
+    """Return packed elements over operations. A task packs once, or for each iteration of its outer tile loop."""
     copies = s.tasks.astype(np.float64)
     for i, (_, follows) in enumerate(tiles.packable):
         for outer, inner, blocks, order in (

@@ -49,14 +49,14 @@ def tile_sizes(tiles: LoopTileAxes, c: Columns) -> LoopTileSizes[Ints]:
 
 
 def accumulator_registers(tiles: LoopTileAxes, target: Target, c: Columns) -> Ints:
-    """Vector registers that the accumulators of a register tile take, int64[n]."""
+    """Return the vector registers that the accumulators of a register tile take, int64[n]."""
     vector = ceil_div(c.ints("lanes") * lane_bytes(tiles.group), target.vector_bytes)
     members = max(1, len(tiles.group.members))
     return c.ints("rows") * c.ints("planes") * c.ints("vectors") * vector * members
 
 
 def packed_bytes(tiles: LoopTileAxes, c: Columns, s: LoopTileSizes[Ints]) -> Ints:
-    """Bytes of the packed copy of an operand, int64[n]; 0 where none is packed."""
+    """Return the bytes of the packed copy of an operand, int64[n]; 0 where none is packed."""
     total = np.zeros(len(c), dtype=np.int64)
     orders = {
         ROWS_INSIDE: [p for p in (tiles.column, tiles.row) if p is not None],

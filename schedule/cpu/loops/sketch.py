@@ -182,7 +182,7 @@ def _lower_separately(kernel: Kernel, settings: Sequence[_GroupSetting]) -> Kern
 
 @lru_cache(maxsize=64)
 def _lowered(kernel: Kernel, settings: tuple[_GroupSetting, ...], elsewhere: frozenset[str]) -> Kernel:
-    """``kernel`` with its groups lowered. ``elsewhere``: names that are taken outside of this kernel."""
+    """Return ``kernel`` with its groups lowered. ``elsewhere`` has the names that are taken outside of this kernel."""
     editor = LoopEditor(kernel, elsewhere)
     for each in settings:
         _lower_group(editor, each.group, dict(each.setting))

@@ -128,8 +128,8 @@ def _reuse(group: FusedGroup, position: int, column: int) -> float:
 
 
 def _modes(group: FusedGroup, column: int) -> tuple[str, ...]:
-    """Along what vectors can lie: ``columns`` always works, ``reduction`` where all reductions read contiguous
-    elements."""
+    """Return along what vectors can lie: ``columns`` always works, and ``reduction`` where all reductions read
+    contiguous elements."""
     if not group.reductions:
         return (COLUMNS,)
     strided, contiguous = False, True
@@ -145,7 +145,7 @@ def _modes(group: FusedGroup, column: int) -> tuple[str, ...]:
 
 
 def _packable(group: FusedGroup, tiled: list[int]) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """Tensors read by a reduction that some tiled axis reuses, each with the tiled axes that it follows."""
+    """Return the tensors read by a reduction that some tiled axis reuses, each with the tiled axes that it follows."""
     found: dict[str, tuple[int, ...]] = {}
     for stage in group.reductions:
         for load in loads_of(stage.body):

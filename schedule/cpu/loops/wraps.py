@@ -14,7 +14,8 @@ from ....te.workload import Axis, Stage, Workload
 
 
 def split_wraps(workload: Workload) -> Workload:
-    """``workload`` with every load split whose quotient or remainder by a constant changes once along the last axis.
+    """Return ``workload`` with every load split whose quotient or remainder by a constant changes once along the last
+    axis.
 
     Indices that wrap around more often stay as they are.
     """
@@ -58,7 +59,7 @@ def _divisor(atom: Binary) -> int:
 
 
 def _with_quotient(load: Load, atom: Binary, quotient: int) -> Load:
-    """``load`` where ``atom.a // atom.b`` has the value ``quotient``."""
+    """Return ``load`` where ``atom.a // atom.b`` has the value ``quotient``."""
 
     def known(e: Expr) -> Expr:
         if isinstance(e, Binary) and (e.a, e.b) == (atom.a, atom.b):

@@ -243,7 +243,7 @@ class PlaneWindowWriter(ABC):
         return own_z * int(depth.stride * s.plane_rows) + own_y * int(s.tile_h * height.stride)
 
     def _at_row(self, at: Mapping[str, Expr], row: Expr | None) -> dict[str, Expr]:
-        """``at`` with a row of the window."""
+        """Return ``at`` with a row of the window."""
         return dict(at) if row is None else {**at, **axis_indices(row, self.problem.row_axes)}
 
     def _tile_axes_at(self, y: Expr) -> dict[str, Expr]:
@@ -263,7 +263,7 @@ class PlaneWindowWriter(ABC):
         return {**at, **{w.axis.name: i for w, i in zip(problem.moving, first, strict=True)}}
 
     def _moved(self, at: Mapping[str, Expr], own_z: Expr, row: Expr, column: Expr) -> dict[str, Expr]:
-        """``at`` with an output of a tile instead of its first one."""
+        """Return ``at`` with an output of a tile instead of its first one."""
         places = zip(self.problem.moving, (own_z, row, column), strict=True)
         return {**at, **{w.axis.name: at[w.axis.name] + place for w, place in places}}
 
@@ -316,7 +316,7 @@ class PlaneWindowWriter(ABC):
         return tiles
 
     def _needed(self, masked: MaskedLoad) -> MaskedLoad:
-        """``masked`` with only those of its conditions that fail at some position of some tile."""
+        """Return ``masked`` with only those of its conditions that fail at some position of some tile."""
         s = self.sizes
         axes = [*self.tile_axes, Axis(_COLUMN_TILE, s.tiles_w), Axis(_PLANE, s.planes)]
         axes += [Axis(_LINE, s.plane_rows), Axis(_COLUMN, s.pitch)]

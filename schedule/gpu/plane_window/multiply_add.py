@@ -68,7 +68,7 @@ class MultiplyAddWriter(PlaneWindowWriter):
         return {**self.at, row: self.at[row] + q}
 
     def _finish_row(self, q: int) -> None:
-        """Outputs go to memory in vectors, or one by one to shared memory."""
+        """Store outputs to memory in vectors, or one by one to shared memory."""
         problem, s, column, at = self.problem, self.sizes, self.problem.width.axis.name, self._output_row(q)
         y, own_z, own_y, own_x = self.strip
         for stage in problem.outputs:

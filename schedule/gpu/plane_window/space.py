@@ -321,7 +321,7 @@ class PlaneWindowPlan(GpuPlan):
         return instructions, accesses, conflicts * lines * sizes.near
 
     def _multiplying(self, sizes: PlaneWindowSizes) -> tuple[Ints, Ints, Ints]:
-        """The same of a thread of a warp that multiplies matrices."""
+        """Return the same of a thread of a warp that multiplies matrices."""
         problem, lines = self.problem, self._lines(sizes)
         fragments = problem.window_rows * sizes.k_steps
         products = sizes.tile_h * (sizes.tile_w // BLOCK_OUTPUTS) * fragments

@@ -145,8 +145,8 @@ class _RowWindowKernelWriter:
         return position < s.positions if s.positions % s.threads_per_row else None
 
     def _needed(self, masked: MaskedLoad) -> MaskedLoad:
-        """``masked`` with a mask also for positions that only outputs beyond the end of the row read, and without
-        conditions that always hold."""
+        """Return ``masked`` with a mask also for positions that only outputs beyond the end of the row read, and
+        without conditions that always hold."""
         problem, s = self.problem, self.sizes
         moving = {problem.width.axis.name, *(a.name for a in problem.reduction.reduce_axes)}
         tile, position = Axis(self.w.fresh("tile"), s.tiles), Axis(self.w.fresh("position"), s.positions)

@@ -321,8 +321,8 @@ class _SeparableWindowKernelWriter:
         return at, Var(_TILE) * s.tile_columns, Var(_POSITION)
 
     def _needed(self, masked: MaskedLoad, anywhere: Mapping[str, Expr]) -> MaskedLoad:
-        """``masked`` with a mask also for what only outputs beyond the last ones read, and without conditions that hold
-        at every point that ``anywhere`` stands for."""
+        """Return ``masked`` with a mask also for what only outputs beyond the last ones read, and without conditions
+        that hold at every point that ``anywhere`` stands for."""
         problem, s = self.problem, self.sizes
         moving = {a.name for a in (problem.height.axis, problem.width.axis, *problem.reduction.reduce_axes)}
         axes = [*self.tile_axes, Axis(_TILE, s.tiles_w), Axis(_POSITION, s.positions)]

@@ -116,7 +116,7 @@ class _WindowKernelWriter:
         return self.tile_h if axis == problem.height.axis else 1
 
     def _thread(self, start: Mapping[str, Expr]) -> None:
-        """All that one thread does, whose first output is at ``start``. Where windows move along all axes of the
+        """Write all that one thread does, whose first output is at ``start``. Where windows move along all axes of the
         reduction, a row of outputs is stored as soon as the last row of its windows is accumulated."""
         problem, w = self.problem, self.w
         unwindowed = [a for a in problem.unwindowed_axes if a.extent > 1]
@@ -147,20 +147,20 @@ class _WindowKernelWriter:
                 self._store_row(start, row)
 
     def _accumulators(self, name: str, rows: int) -> Buffer:
-        """Registers of [rows, tile_w, vector_width] accumulators."""
+        """Allocate registers of [rows, tile_w, vector_width] accumulators."""
         shape = (rows, self.tile_w, self.width)
         return self.w.allocate(f"{name}_acc", shape, self.accumulator_dtype, MemoryScope.REGISTER)
 
     @contextmanager
     def _points(self) -> Iterator[tuple[Expr, Expr]]:
-        """Loops over the outputs of a row of a thread, and over their channels."""
+        """Loop over the outputs of a row of a thread, and over their channels."""
         with self.w.unrolled("p_u", self.tile_w) as p, self.w.vectorized("v", self.width) as v:
             yield p, v
 
     # --- loads
 
     def _pixel_registers(self) -> Mapping[MaskedLoad, RegisterLoad]:
-        """Registers of [row, position, lane] for rows of the input."""
+        """Allocate registers of [row, position, lane] for rows of the input."""
         problem, lane = self.problem, self.problem.channel.name
         rows = int(self.sizes.stages) or problem.height.positions(self.tile_h)
         shape = (rows, problem.width.positions(self.tile_w))
@@ -208,7 +208,7 @@ class _WindowKernelWriter:
                 self._combine(self.acc, (index(q), p, v), Load(partial, (index(0), p, v)), begun=self.begun or r > 0)
 
     def _row_point(self, at: Mapping[str, Expr], q: int, r: int) -> Mapping[str, Expr]:
-        """``at`` moved to row ``q`` of the outputs and row ``r`` of its window."""
+        """Return ``at`` moved to row ``q`` of the outputs and row ``r`` of its window."""
         height = self.problem.height
         window: dict[str, Expr] = {} if height.window is None else {height.window.name: index(r)}
         return {**at, height.axis.name: at[height.axis.name] + q, **window}

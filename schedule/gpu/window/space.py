@@ -191,9 +191,9 @@ class WindowPlan(GpuPlan):
         return memory_bound_seconds(gpu_peaks(self.target, peaks), traffic)
 
     def _overhead(self, sizes: WindowSizes) -> Floats:
-        """Instructions for each point of a large window. What is loaded stays in registers as it is stored, so that the
-        filter is converted for each row of outputs. A pixel takes an instruction for that, and about two for its
-        address and its mask."""
+        """Return the instructions for each point of a large window. What is loaded stays in registers as it is stored,
+        so that the filter is converted for each row of outputs. A pixel takes an instruction for that, and about two
+        for its address and its mask."""
         points = self.problem.points
         filters = points / sizes.tile_w if self.problem.fixed_loads else 0.0
         outputs = sizes.tile_w * sizes.tile_h
