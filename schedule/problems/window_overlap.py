@@ -1,6 +1,6 @@
 """Reductions over windows, and how windows move over an input: which of its positions neighbouring outputs share."""
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -142,7 +142,7 @@ class WindowReduction:
 
 
 @dataclass(frozen=True)
-class WeightedWindow(WindowReduction):
+class WeightedWindow(WindowReduction, ABC):
     """A reduction over windows whose points may have weights. ``fixed_loads`` are the other loads of the reduction,
     such as those of filters. ``height`` says how windows move along the axis before the width, and is ``SINGLE`` where
     there is none."""
