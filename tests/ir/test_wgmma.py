@@ -138,7 +138,7 @@ def sliding_product(leading: int = 16, *, transposed: bool = True) -> Kernel:
         shape = (128, 64, False, False, transposed)
         w.emit(WarpgroupMma(d, (ZERO,), held[0], place, held[1], place, *shape, b_leading_lines=leading))
         w.emit(WarpgroupMmaWait(0))
-        with w.loop("j", 16, LoopKind.UNROLLED) as j, w.loop("h", 2, LoopKind.UNROLLED) as h:
+        with w.unrolled("j", 16) as j, w.unrolled("h", 2) as h:
             row = t // 32 * 16 + h * 8 + t % 32 // 4
             w.store(c, (row, Ramp(j * 8 + t % 4 * 2, 1, 2)), Load(d, (Ramp(j * 4 + h * 2, 1, 2),)))
     return Kernel("k", (a, b), (c,), (), w.finish())

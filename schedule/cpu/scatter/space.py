@@ -4,7 +4,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import cast
 
 import numpy as np
 
@@ -15,10 +14,10 @@ from ....te.cost import minimum_bytes
 from ....te.workload import Workload
 from ...problems.scatter import ScatterProblem, scatter_problem
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Derived, Floats, Ints, columns_of_setting, row_of_record
+from ...space.columns import Bools, Columns, Derived, Floats, Ints
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
-from ...tile_sketch import Plan, TileSketch
+from ...tile_sketch import SizedPlan, TileSketch
 from ..arithmetic import ceil_div, idle_share, overlapped
 from ..peaks import cpu_peaks
 from .kernel import CpuScatterSizes, lower_scatter, totals_of
@@ -44,7 +43,7 @@ QUANTITIES = (
 
 
 @dataclass(frozen=True)
-class CpuScatterPlan(Plan):
+class CpuScatterPlan(SizedPlan):
     """A scatter and its settings."""
 
     problem: ScatterProblem
@@ -91,7 +90,7 @@ class CpuScatterPlan(Plan):
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
         """Every thread has a task where there are as many, and few."""
         s, threads = self.sizes(columns), self.target.threads
-        busy: Bools = s.tasks >= min(threads, int(s.tasks.max()))
+        busy = s.tasks >= min(threads, int(s.tasks.max()))
         return busy & (s.tasks <= max(MOST_TASKS * threads, int(s.tasks.min())))
 
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
@@ -100,25 +99,22 @@ class CpuScatterPlan(Plan):
         s, p, rates = self.sizes(columns), self.problem, cpu_peaks(self.target, peaks)
         registers = np.maximum(s.vector * self._dtype_bytes / self.target.vector_bytes, 1.0)
         updates = p.batches * p.terms * s.column_parts * np.maximum(UPDATE_CYCLES, 2 * s.vectors * registers)
-        cycles = s.tasks / p.batches * p.batches * p.terms * TERM_CYCLES + updates
+        cycles = s.tasks * p.terms * TERM_CYCLES + updates
         totals = p.batches * p.keys * p.columns * self._dtype_bytes
         moved = minimum_bytes(p.workload) + totals * (1 if totals_of(p) is not None else 2)
         work = overlapped(moved / rates.memory_bytes_per_second, cycles / (rates.clock_hz * rates.threads))
-        found: Floats = rates.launch_seconds + work / (1 - idle_share(s.tasks, rates.threads))
-        return found
+        return rates.launch_seconds + work / (1 - idle_share(s.tasks, rates.threads))
 
     def derive(self, columns: Columns) -> Derived:
         s = self.sizes(columns)
-        found: dict[str, Ints | Floats] = {
+        return {
             "tasks": s.tasks,
             "idle_share": idle_share(s.tasks, self.target.threads),
             "contiguous_bytes": s.vectors * s.vector * self._dtype_bytes,
         }
-        return found
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
-        sizes = self.sizes(columns_of_setting(self.knobs, setting, self.defaults))
-        return lower_scatter(self.problem, cast("CpuScatterSizes[int]", row_of_record(sizes, 0)))
+        return lower_scatter(self.problem, self.sizes_of(setting))
 
 
 def _plan(workload: Workload, target: Target) -> CpuScatterPlan | None:
