@@ -97,8 +97,9 @@ class CpuScatterPlan(SizedPlan):
         """Return the reading of elements by all tasks and the additions, which overlap with what memory moves. Totals
         that are no output are written and read once more."""
         s, p, rates = self.sizes(columns), self.problem, cpu_peaks(self.target, peaks)
-        registers = np.maximum(s.vector * self._dtype_bytes / self.target.vector_bytes, 1.0)
-        updates = p.batches * p.terms * s.column_parts * np.maximum(UPDATE_CYCLES, 2 * s.vectors * registers)
+        registers: Floats = np.maximum(s.vector * self._dtype_bytes / self.target.vector_bytes, 1.0)
+        each: Floats = np.maximum(UPDATE_CYCLES, 2 * s.vectors * registers)
+        updates = p.batches * p.terms * s.column_parts * each
         cycles = s.tasks * p.terms * TERM_CYCLES + updates
         totals = p.batches * p.keys * p.columns * self._dtype_bytes
         moved = minimum_bytes(p.workload) + totals * (1 if totals_of(p) is not None else 2)
