@@ -32,7 +32,7 @@ from ..ir.expr import (
 from .dynamic import SUFFIX, check_dynamic
 from .functions import within
 from .groups import MAX_SKEW, all_row_groups
-from .index import Index, index_of, loaded_index
+from .index import Index, index_of, index_with_one_end, loaded_index
 from .limits import (
     MAX_COEFFICIENT,
     MAX_DEPTH,
@@ -300,15 +300,36 @@ class _StageCheck:
             if loaded is not None:
                 indices.append(within(self._expr(loaded, region, f"{field}/at/{d}/within", read), extent))
                 continue
+            clamped = index_with_one_end(i, extent)
+            if clamped is not None:
+                op, moved = clamped
+                self._bounds(
+                    checked_index(moved, region.box, f"{field}/at/{d}"),
+                    extent,
+                    tensor.name,
+                    region,
+                    f"{field}/at/{d}",
+                    op,
+                )
+                indices.append(within(self._expr(moved, region, f"{field}/at/{d}/within", read), extent))
+                continue
             index = checked_index(i, region.box, f"{field}/at/{d}")
             self._bounds(index, extent, tensor.name, region, f"{field}/at/{d}")
             indices.append(index.expr(order))
         return Load(tensor, tuple(indices))
 
-    def _bounds(self, index: Index, extent: int, name: str, region: Region, field: str) -> None:
+    def _bounds(
+        self, index: Index, extent: int, name: str, region: Region, field: str, kept: BinaryOp | None = None
+    ) -> None:
+        """Check that an index is inside of a dimension. ``kept``: at which end it is kept inside in any case, by a
+        maximum with 0 or a minimum with the last index."""
         if region.is_empty:
             return
         low, high = index.bounds(region)
+        if kept is BinaryOp.MAX:
+            low, high = max(low, 0), max(high, 0)
+        if kept is BinaryOp.MIN:
+            low, high = min(low, extent - 1), min(high, extent - 1)
         if low < 0 or high >= extent:
             raise InvalidWorkload(
                 f"{name} is read at {low} to {high} along a dimension of {extent}, as far as its conditions show",

@@ -92,14 +92,24 @@ def part_of(op: BinaryOp, of: Index, divisor: int) -> Index:
 
 
 def loaded_index(e: Expr, extent: int) -> Expr | None:
-    """Return what ``within`` was given for a dimension of ``extent``; None where ``e`` has another form."""
+    """Return what ``within`` was given for a dimension of ``extent``; None where ``e`` has another form. The ends may
+    be in either order."""
+    if e.dtype != INDEX:
+        return None
     match e:
-        case Binary(
-            op=BinaryOp.MIN,
-            a=Binary(op=BinaryOp.MAX, a=value, b=Const(value=0)),
-            b=Const(value=last),
-        ) if last == extent - 1 and e.dtype == INDEX:
-            return value
+        case Binary(op=BinaryOp.MIN, a=Binary(op=BinaryOp.MAX, a=value, b=Const(value=0)), b=Const(value=last)):
+            return value if last == extent - 1 else None
+        case Binary(op=BinaryOp.MAX, a=Binary(op=BinaryOp.MIN, a=value, b=Const(value=last)), b=Const(value=0)):
+            return value if last == extent - 1 else None
+    return None
+
+
+def index_with_one_end(e: Expr, extent: int) -> tuple[BinaryOp, Expr] | None:
+    """Return the operation and ``value`` of ``max(value, 0)`` or ``min(value, extent - 1)``; None where ``e`` has
+    another form."""
+    match e:
+        case Binary(op=BinaryOp.MAX | BinaryOp.MIN as op, a=value, b=Const(value=end)) if e.dtype == INDEX:
+            return (op, value) if end == (0 if op is BinaryOp.MAX else extent - 1) else None
     return None
 
 
