@@ -6,9 +6,11 @@ length no vector divides, and small windows along the innermost axis, whose redu
 points:
 
     y[i] = max over r < 3 of x[2 * i + r]    ->    y[i] = max(max(x[2 * i], x[2 * i + 1]), x[2 * i + 2])
+
+The same is done with a few reductions of few elements, such as the greatest element of a window and its position.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from math import prod
@@ -17,6 +19,7 @@ from ...ir.expr import Expr, Load, Var, const, index, walk
 from ...ir.rewrite import free_variables, loads_of, map_loads, substitute
 from ...te.congruences import with_congruent_terms
 from ...te.dynamic import row_extent
+from ...te.inline import inline_stages
 from ...te.workload import Axis, Stage, Workload
 from ..tile.accumulation import Accumulation
 from ..tile.delinearize import axis_indices
@@ -26,7 +29,7 @@ from ..tile.register_loads import depends_on, without_unneeded_mask
 from .columnwise import columnwise_problem
 from .outputs import MAX_NODES, resolved_outputs, single_reduction
 from .permute import permute_of
-from .rowwise import rowwise_problem
+from .rowwise import RowwiseProblem, rowwise_problem
 from .window import reduce_window_of
 
 WIDEST_VECTOR = 16
@@ -35,6 +38,8 @@ LEAST_CONTIGUOUS_BYTES = 16
 """Contiguous bytes that a load must have along the innermost axis where its other axes are in another order."""
 MOST_POINTS = 64
 """Points of a window at most: the loads of all of them are in registers."""
+MOST_OF_SEVERAL = 16
+"""Elements that several reductions read at most, or one that gives a position: with more, other kernels are faster."""
 MOST_OF_SMALL_PRODUCT = 16
 """A product of matrices is small if each sum has so many terms at most, and so many sums share an element."""
 
@@ -110,27 +115,48 @@ def pointwise_of(workload: Workload) -> Pointwise | None:
 
 def _windows(workload: Workload) -> Pointwise | None:
     """Return the problem of a workload that is one reduction over small windows, each point of which belongs to few
-    outputs, and what is computed from it. None where a sketch for reductions takes it."""
+    outputs, and what is computed from it, or a few reductions of few elements. None where a sketch for reductions takes
+    it."""
     found = single_reduction(workload)
-    if found is None:
-        return None
-    reduction, outputs = with_congruent_terms(found[0], whole=True), found[1]
-    if prod(a.extent for a in reduction.reduce_axes) > MOST_POINTS or _is_product(reduction):
-        return None
-    if any(of(workload) is not None for of in (reduce_window_of, columnwise_problem)):
+    stages = _of_few_elements(workload) if found is None else _of_windows(*found)
+    if stages is None or any(of(workload) is not None for of in (reduce_window_of, columnwise_problem)):
         return None
     rows = rowwise_problem(workload)
-    if rows is not None and rows.is_plain and not rows.order:
+    if rows is not None and rows.is_plain and not rows.order and not _is_short(rows):
+        return None
+    axes = stages[0].axes
+    return replace(_on_axes(workload, stages, axes, tuple(Var(a.name) for a in axes)), scattered=True)
+
+
+def _is_short(rows: RowwiseProblem) -> bool:
+    """Return whether rows have less than a vector of 16 bytes of each input."""
+    return prod(rows.columns) * max((b.dtype.bytes for b in rows.row_inputs), default=1) < LEAST_CONTIGUOUS_BYTES
+
+
+def _of_windows(reduction: Stage, outputs: Sequence[Stage]) -> tuple[Stage, ...] | None:
+    """Return what is computed from a reduction over small windows, without the reduction."""
+    reduction = with_congruent_terms(reduction, whole=True)
+    if prod(a.extent for a in reduction.reduce_axes) > MOST_POINTS or _is_product(reduction):
         return None
     value = _of_all_points(reduction)
     stages = tuple(
         replace(s, body=map_loads(s.body, lambda load: value if load.buffer.name == reduction.name else load))
         for s in outputs
     )
-    if any(n >= MAX_NODES for s in stages for n, _ in enumerate(walk(s.body))):
+    return None if any(n >= MAX_NODES for s in stages for n, _ in enumerate(walk(s.body))) else stages
+
+
+def _of_few_elements(workload: Workload) -> tuple[Stage, ...] | None:
+    """Return the outputs of a workload without its reductions, which all have few elements."""
+    inlined = inline_stages(workload)
+    reductions = [s for s in inlined.stages if s.reducer is not None]
+    if any(prod(a.extent for a in s.reduce_axes) > MOST_OF_SEVERAL or _is_product(s) for s in reductions):
         return None
-    axes = reduction.axes
-    return replace(_on_axes(workload, stages, axes, tuple(Var(a.name) for a in axes)), scattered=True)
+    written = (s if s.reducer is None else Stage(s.tensor, s.axes, _of_all_points(s)) for s in inlined.stages)
+    stages = resolved_outputs(replace(inlined, stages=tuple(written)))
+    if stages is None or len({load for s in stages for load in loads_of(s.body)}) > MOST_OF_SEVERAL:
+        return None
+    return stages
 
 
 def _is_product(reduction: Stage) -> bool:
@@ -143,14 +169,17 @@ def _is_product(reduction: Stage) -> bool:
 
 
 def _of_all_points(reduction: Stage) -> Expr:
-    """Return what a reduction computes, as an expression without reduced axes."""
+    """Return what a reduction computes, as an expression without reduced axes. The best value so far, which a position
+    goes with, is an operation of two values: a choice would have all values before it twice."""
     assert reduction.reducer is not None
     how = Accumulation(reduction.reducer, reduction.body.dtype, reduction.tensor.dtype)
+    best = replace(how, reducer=reduction.reducer.extreme)
     state = how.identity
     names = [a.name for a in reduction.reduce_axes]
-    for point in product(*(range(a.extent) for a in reduction.reduce_axes)):
-        at = {name: index(n) for name, n in zip(names, point, strict=True)}
-        state = how.accumulate(state, substitute(reduction.body, at), index(0))
+    for n, point in enumerate(product(*(range(a.extent) for a in reduction.reduce_axes))):
+        value = substitute(reduction.body, {name: index(i) for name, i in zip(names, point, strict=True)})
+        (_, *position), chosen = how.accumulate(state, value, index(n)), best.accumulate(state, value, index(n))
+        state = (*chosen, *position)
     return how.result(state)
 
 

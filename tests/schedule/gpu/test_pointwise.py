@@ -124,6 +124,26 @@ def _phases_of_channels() -> Workload:
     return workload_of("conv2d_transpose", **sizes, kernel_h=4, kernel_w=4, stride=2, padding=1, dtype="float16")
 
 
+def _pooled_with_positions() -> Workload:
+    """The greatest element of each window, and which one it is; nothing is greater than what is outside."""
+    inside = "y * 2 + k // 3 >= 1 and x * 2 + k % 3 >= 1"
+    at = "n, max(y * 2 + k // 3 - 1, 0), max(x * 2 + k % 3 - 1, 0), c"
+    points = f"of select({inside}, X[{at}], -inf)"
+    return parse_workload(f"""
+        X: float16[2, 9, 7, 5]
+        Y[n, y < 4, x < 3, c] = max over k < 9 {points}         # output
+        P[n, y < 4, x < 3, c] = argmax over k < 9 {points}      # output""")
+
+
+def _lengths() -> Workload:
+    """Norms and directions of short vectors of bytes."""
+    return parse_workload("""
+        X: uint8[4, 25, 3]
+        S[n, i] = sum over c < 3 of float32(X[n, i, c]) * float32(X[n, i, c])
+        Y[n, i] = sqrt(S[n, i])                                          # output
+        B[n, i] = argmin over c < 3 of X[n, i, c]                        # output""")
+
+
 SMALL = (_small_matrices, _colours, _phases_of_channels)
 SCATTERED = (
     _reversed,
@@ -133,6 +153,8 @@ SCATTERED = (
     _pixels_shuffled,
     _largest_of_windows,
     _means_of_windows,
+    _pooled_with_positions,
+    _lengths,
     *SMALL,
 )
 WHOLE = (_shifted, _joined, _several_outputs, _chosen_by_data, _numbered, _slices)
