@@ -79,7 +79,7 @@ def _padded_convolution(workload: Workload) -> _PaddedConvolution | None:
         return name
 
     def padded(load: Load, region: Region) -> Load:
-        places = [_place_of(i, reduced) for i in load.indices]
+        places = [place_of(i, reduced) for i in load.indices]
         if not any(places):
             return load
         at, extents, read = list[Expr](), list[int](), list[Expr]()
@@ -87,7 +87,7 @@ def _padded_convolution(workload: Workload) -> _PaddedConvolution | None:
             low, high = (0, extent - 1) if place is None else region.bounds(place)
             name = f"u{len(at)}"
             extents.append(high - low + 1)
-            at.append(Var(name) if place is None else _moved(i, place, LinearForm({Var(name): 1}, low)))
+            at.append(Var(name) if place is None else moved_place(i, place, LinearForm({Var(name): 1}, low)))
             read.append(i if place is None else (place - low).to_expr())
         key = load.buffer.name, tuple(at)
         if key not in made:
@@ -113,7 +113,7 @@ def _padded_convolution(workload: Workload) -> _PaddedConvolution | None:
     return _PaddedConvolution(whole, stages, rest)
 
 
-def _place_of(i: Expr, reduced: set[str]) -> LinearForm | None:
+def place_of(i: Expr, reduced: set[str]) -> LinearForm | None:
     """Return the sum of axes, one of them ``reduced``, that an index is a function of, and not the sum itself; None
     where it is anything else."""
     if affine_form(i) is not None or loads_of(i):
@@ -133,9 +133,9 @@ def _sums(e: Expr) -> Iterator[LinearForm]:
         yield from _sums(child)
 
 
-def _moved(e: Expr, place: LinearForm, to: LinearForm) -> Expr:
+def moved_place(e: Expr, place: LinearForm, to: LinearForm) -> Expr:
     """``e`` with ``to`` for the sum ``place``."""
     form = affine_form(e) if e.dtype == INDEX else None
     if form is not None:
         return e if form.is_constant else (form - place + to).to_expr()
-    return rebuild(e, [_moved(child, place, to) for child in e.children])
+    return rebuild(e, [moved_place(child, place, to) for child in e.children])

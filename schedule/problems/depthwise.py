@@ -91,7 +91,7 @@ def _image_of(window: ReduceWindow, pixels: MaskedLoad) -> Load | None:
         return None
     if height.dilation > 1 or window.channel.extent % CHUNK_CHANNELS or sides[-1][0] % CHUNK_CHANNELS:
         return None
-    if pixels.other is not None and pixels.other.value != 0:
+    if pixels.other is not None and (isinstance(pixels.other, Load) or pixels.other.value != 0):
         return None
     *outer, row, column, channel = (i for _, i in sides)
     moving = {window.channel.name}

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import prod
 
 from ...ir.rewrite import free_variables
+from ...te.borders import with_borders
 from ...te.workload import Axis, Workload
 from ..tile.masked_loads import MaskedLoad, masked_loads_of
 from .outputs import single_reduction
@@ -71,7 +72,8 @@ def plane_window_of(workload: Workload) -> PlaneWindow | None:
         return None
     reduction, outputs = single
     kept, reduced = ([a for a in axes if a.extent > 1] for axes in (reduction.axes, reduction.reduce_axes))
-    loads = masked_loads_of(reduction.body)
+    reduction = with_borders(reduction, {a.name for a in kept[-3:]})
+    loads = masked_loads_of(reduction.body, bordered=True)
     found = next(filter(None, (_windows(loads, kept[-n:], reduced) for n in (2, 1, 3) if len(kept) >= n)), None)
     if found is None:
         return None

@@ -119,7 +119,10 @@ def _windows(workload: Workload) -> Pointwise | None:
     it."""
     found = single_reduction(workload)
     stages = _of_few_elements(workload) if found is None else _of_windows(*found)
-    if stages is None or any(of(workload) is not None for of in (reduce_window_of, columnwise_problem)):
+    if stages is None or columnwise_problem(workload) is not None:
+        return None
+    window = reduce_window_of(workload)
+    if window is not None and not window.has_border:
         return None
     rows = rowwise_problem(workload)
     if rows is not None and rows.is_plain and not rows.order and not _is_short(rows):

@@ -6,6 +6,8 @@ The layout is NHWC: channels are innermost, and windows move along the axes befo
 from dataclasses import dataclass
 from math import prod
 
+from ...ir.expr import Load
+from ...te.borders import with_borders
 from ...te.workload import Axis, Workload
 from ..tile.load_analysis import flat_offset
 from ..tile.masked_loads import masked_loads_of
@@ -45,6 +47,11 @@ class ReduceWindow(WeightedWindow):
         return 1 < planes <= MOST_PLANES and planes * self.points > MAX_WINDOW_POINTS
 
     @property
+    def has_border(self) -> bool:
+        """Whether images have a border of what stands in them."""
+        return any(isinstance(m.other, Load) for m in self.sliding_loads)
+
+    @property
     def is_large(self) -> bool:
         """Whether windows have ``LARGE_WINDOW`` rows or more."""
         return self.height.window_points >= LARGE_WINDOW
@@ -64,11 +71,12 @@ def reduce_window_of(workload: Workload) -> ReduceWindow | None:
     if len(long) < 2:
         return None
     channel, column = long[-1], long[-2]
-    loads = masked_loads_of(reduction.body)
+    spatial = {a.name for a in long[-3:-1]}
+    reduction = with_borders(reduction, spatial)
+    loads = masked_loads_of(reduction.body, bordered=True)
     offsets = [flat_offset(r.load) for r in loads]
     if any(o is None or o.coefficient(channel.name) not in (0, 1) for o in offsets):
         return None
-    spatial = {a.name for a in long[-3:-1]}
     sliding = tuple(r for r in loads if r.variables & spatial)
     if not any(channel.name in r.variables for r in sliding):
         return None

@@ -187,7 +187,7 @@ def _factors_of(body: Expr) -> list[MaskedLoad]:
         case Binary(op=BinaryOp.MUL, a=Cast(value=a, type=left), b=Cast(value=b, type=right)) if (
             left == right == float32
         ):
-            return [*masked_loads_of(a), *masked_loads_of(b)]
+            return [*masked_loads_of(a, bordered=True), *masked_loads_of(b, bordered=True)]
     return []
 
 

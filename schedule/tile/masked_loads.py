@@ -13,12 +13,13 @@ class MaskedLoad:
     """A load of a body, as ``tl.load(pointer, mask, other)`` in Triton; all three are on the axes of the stage.
 
     ``mask``: the condition under which the load happens; None where it always does. ``other``: the value where the
-    mask is false; None where no value is needed there.
+    mask is false; None where no value is needed there. It may be another element of the tensor, which is at hand
+    wherever the axes are, and which is the same one where the mask is true.
     """
 
     load: Load
     mask: Expr | None = None
-    other: Const | None = None
+    other: Const | Load | None = None
 
     @property
     def variables(self) -> frozenset[str]:
@@ -26,12 +27,12 @@ class MaskedLoad:
         return free_variables(self.load) | (frozenset() if self.mask is None else free_variables(self.mask))
 
 
-def masked_loads_of(body: Expr) -> tuple[MaskedLoad, ...]:
+def masked_loads_of(body: Expr, *, bordered: bool = False) -> tuple[MaskedLoad, ...]:
     """Return the distinct masked loads of ``body`` in the order in which they occur: what a thread can load into
     registers before it computes anything.
 
     A select between a load and a constant is one masked load. A condition on data is no mask, since it keeps no load in
-    bounds.
+    bounds. ``bordered``: a select between two elements of a tensor, as ``te.borders`` writes it, is one as well.
     """
     found: dict[MaskedLoad, None] = {}
 
@@ -39,7 +40,7 @@ def masked_loads_of(body: Expr) -> tuple[MaskedLoad, ...]:
         found[masked] = None
         return expr
 
-    _visit(body, (), note)
+    _visit(body, (), note, bordered=bordered)
     return tuple(found)
 
 
@@ -48,7 +49,8 @@ def replace_masked_loads(body: Expr, values: Mapping[MaskedLoad, Expr]) -> Expr:
 
     A value must be defined where the mask is true, and be ``other`` elsewhere if there is one.
     """
-    return _visit(body, (), lambda masked, expr: values.get(masked, expr))
+    bordered = any(isinstance(masked.other, Load) for masked in values)
+    return _visit(body, (), lambda masked, expr: values.get(masked, expr), bordered=bordered)
 
 
 def conjuncts(condition: Expr | None) -> list[Expr]:
@@ -61,22 +63,26 @@ def conjuncts(condition: Expr | None) -> list[Expr]:
     return [condition]
 
 
-def _visit(expr: Expr, masks: tuple[Expr, ...], f: Callable[[MaskedLoad, Expr], Expr]) -> Expr:
+def _visit(
+    expr: Expr, masks: tuple[Expr, ...], f: Callable[[MaskedLoad, Expr], Expr], *, bordered: bool = False
+) -> Expr:
     """``expr`` with everything that is one masked load replaced by ``f`` of it and of the expression that it was.
     ``masks`` are the conditions of the selects around ``expr``."""
     match expr:
         case Select(condition=condition, then=Load() as load, otherwise=Const() as otherwise) if _on_axes(condition):
             return f(MaskedLoad(load, logical_and(*masks, condition), otherwise), expr)
+        case Select(condition=condition, then=Load() as load, otherwise=Load() as otherwise) if (
+            bordered and not masks and _on_axes(condition) and load.buffer == otherwise.buffer
+        ):
+            return f(MaskedLoad(load, condition, otherwise), expr)
         case Select(condition=condition, then=then, otherwise=otherwise):
-            below = _visit(condition, masks, f)
-            if not _on_axes(condition):
-                return rebuild(expr, [below, _visit(then, masks, f), _visit(otherwise, masks, f)])
-            unless = negated(condition)
-            children = [below, _visit(then, (*masks, condition), f), _visit(otherwise, (*masks, unless), f)]
-            return rebuild(expr, children)
+            inside = () if not _on_axes(condition) else (condition,)
+            outside = tuple(map(negated, inside))
+            parts = ((condition, ()), (then, inside), (otherwise, outside))
+            return rebuild(expr, [_visit(part, (*masks, *more), f, bordered=bordered) for part, more in parts])
         case Load():
             return f(MaskedLoad(expr, conjunction(*masks)), expr)
-    return rebuild(expr, [_visit(child, masks, f) for child in expr.children])
+    return rebuild(expr, [_visit(child, masks, f, bordered=bordered) for child in expr.children])
 
 
 def _on_axes(condition: Expr) -> bool:

@@ -7,6 +7,7 @@ from ...ir.buffer import Buffer, MemoryScope
 from ...ir.build import Writer
 from ...ir.expr import Expr, Load, conjunction, const
 from ...ir.rewrite import free_variables
+from ...te.functions import negated
 from ...te.workload import Axis
 from .load_analysis import always_holds, in_bounds
 from .masked_loads import MaskedLoad, conjuncts
@@ -59,9 +60,12 @@ def load_registers(
 
     A load that differs from lane to lane is one vector, whose first lane is at ``at[lane_axis]``, a multiple of
     ``lanes``. Neighbours that are aligned, and all of which the mask has or has not, are loaded together. Nothing is
-    read where the mask is false.
+    read where the mask is false, unless another element stands for it.
     """
     masked = registers.masked
+    if isinstance(masked.other, Load) and masked.mask is not None:
+        _load_bordered(w, registers, masked.other, masked.mask, prefix, at, lane_axis, lanes)
+        return
     if not registers.vector:
         _load_scalar(w, registers, tuple(prefix), at)
         return
@@ -88,6 +92,31 @@ def load_registers(
         return
     with w.vectorized("v", lanes) as v:
         _load_scalar(w, registers, (*prefix, v), {**at, lane_axis: at[lane_axis] + v})
+
+
+def _load_bordered(
+    w: FreshNameWriter,
+    registers: RegisterLoad,
+    other: Load,
+    mask: Expr,
+    prefix: Sequence[Expr],
+    at: Mapping[str, Expr],
+    lane_axis: str,
+    lanes: int,
+) -> None:
+    """Load what ``other`` reads, which is right everywhere: by vectors of neighbours that the mask has."""
+    moved = replace(registers, masked=MaskedLoad(other))
+    together = lanes_of_piece(registers.masked, lane_axis, lanes) if registers.vector else 1
+    if together == 1 or lane_axis not in free_variables(mask):
+        load_registers(w, moved, prefix, at, lane_axis, lanes)
+        return
+    with w.unrolled("piece", lanes // together) as piece:
+        first = {**at, lane_axis: at[lane_axis] + piece * together}
+        inside = scalar_at(mask, first)
+        for condition, load in ((inside, registers.masked.load), (negated(inside), other)):
+            with w.when(condition), w.vectorized("v", together) as v:
+                here = {**at, lane_axis: first[lane_axis] + v}
+                w.store(registers.buffer, (*prefix, piece * together + v), scalar_at(load, here))
 
 
 def _load_scalar(w: Writer, registers: RegisterLoad, indices: tuple[Expr, ...], at: Mapping[str, Expr]) -> None:

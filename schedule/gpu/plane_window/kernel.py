@@ -150,8 +150,13 @@ def position_load(
         **problem.depth.at(Var(_PLANE_TILE) * tile_d, Var(_PLANE)),
     }
     mask = bounded(masked, {name for w in problem.moving for name in w.names}).mask
-    load = Load(masked.load.buffer, tuple(scalar_at(i, at) for i in masked.load.indices))
-    return MaskedLoad(load, conjunction(*dict.fromkeys(scalar_at(t, at) for t in conjuncts(mask))), masked.other)
+
+    def there(load: Load) -> Load:
+        return replace(load, indices=tuple(scalar_at(i, at) for i in load.indices))
+
+    other = there(masked.other) if isinstance(masked.other, Load) else masked.other
+    terms = dict.fromkeys(scalar_at(t, at) for t in conjuncts(mask))
+    return MaskedLoad(there(masked.load), conjunction(*terms), other)
 
 
 class PlaneWindowWriter(ABC):
@@ -300,8 +305,11 @@ class PlaneWindowWriter(ABC):
             here = {**problem.unit_axes, **self._tile_axes_at(y)}
             here |= {_COLUMN_TILE: self.column_tile, _PLANE: plane, _LINE: line, _COLUMN: column}
             for register in registers.values():
-                masked = replace(register.masked, mask=conjunction(*exists, *conjuncts(register.masked.mask)))
-                load_registers(w, replace(register, masked=masked), (n,), here, _COLUMN, s.load_width)
+                masked, around = register.masked, exists
+                if not isinstance(masked.other, Load):  # one condition for all
+                    masked, around = replace(masked, mask=conjunction(*exists, *conjuncts(masked.mask))), []
+                with w.when(*around):
+                    load_registers(w, replace(register, masked=masked), (n,), here, _COLUMN, s.load_width)
         tiles: dict[MaskedLoad, Buffer] = {}
         for masked in problem.sliding_loads:
             name, shape = f"{masked.load.buffer.name}_tile", (s.row_tiles, s.rows, s.pitch)

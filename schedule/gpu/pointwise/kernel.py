@@ -404,7 +404,7 @@ class _PointwiseKernelWriter:
                 w.store(stage.tensor, tuple(scalar_at(i, here) for i in self.problem.output_indices), value)
 
 
-def _other(masked: MaskedLoad) -> Const:
+def _other(masked: MaskedLoad) -> Expr:
     return masked.other or const(0, masked.load.dtype)
 
 

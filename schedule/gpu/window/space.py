@@ -112,14 +112,16 @@ class WindowPlan(GpuPlan):
         open_rows = tile_h if problem.is_looped else np.minimum(tile_h, problem.height.window_points)
         pairs = (width > 1) & accumulates_pairs(problem)
         accumulator_bytes = np.where(pairs, 2, max(4, problem.reduction.tensor.dtype.bytes)) * tile_w * open_rows
-        # Where rows are in a circular buffer, what is loaded takes whole registers, though it is half of one.
+        # Where rows are in a circular buffer, what is loaded takes whole registers, though it is half of one. Single
+        # bytes take at least half of one.
         size = problem.position_bytes
-        loaded_bytes = size * held + filter_bytes
+        loaded_bytes = size * held * np.where(width * size < 2, 2, 1) + filter_bytes
         halved = (stages > 0) & (width * size < 4)
         loaded_bytes = np.where(halved, 4 // width * loaded_bytes // size, loaded_bytes)
         words = -(-(loaded_bytes + accumulator_bytes) * width // 4)
         converted = np.where((stages > 0) & (size < 4) & ~pairs, positions * width, 0)  # a row of pixels
-        registers = SPARE_REGISTERS + words + problem.width.window_points * width + converted
+        addresses = positions + rows if problem.has_border else 0  # each row and column has one of its own
+        registers = SPARE_REGISTERS + words + problem.width.window_points * width + converted + addresses
         return WindowSizes(
             **knobs,
             all_threads=all_threads,

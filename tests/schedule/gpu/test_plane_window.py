@@ -60,6 +60,26 @@ def _two_images() -> Workload:
     return te.workload([greatest, te.compute((6, 7, 15), lambda n, y, x: a[n, y, x] * greatest[n, y, x], "Y")])
 
 
+REPLICATED, REFLECTED = "min(max({i}, 0), {last})", "min(max({last} - abs({last} - abs({i})), 0), {last})"
+CIRCULAR = "({i} + {n}) % {n}"
+
+
+def _at(border: str, place: str, extent: int) -> str:
+    """The index of a place along a dimension with a border."""
+    return border.format(i=f"({place})", last=extent - 1, n=extent)
+
+
+def _bordered(rows: str, columns: str, size: tuple[int, int], window: int, dtype: str = "float16") -> Workload:
+    (height, width), middle = size, window // 2
+    row, column = _at(rows, f"y + r - {middle}", height), _at(columns, f"x + s - {middle}", width)
+    image = f"float32(X[n, c, {row}, {column}])"
+    return parse_workload(f"""
+        X: {dtype}[2, 3, {height}, {width}]
+        W: {dtype}[3, {window}, {window}]
+        S[n, c, y < {height}, x < {width}] = sum over r < {window}, s < {window} of {image} * float32(W[c, r, s])
+        Y[n, c, y, x] = {dtype}(S[n, c, y, x])""")
+
+
 CASES: Mapping[str, Callable[[], Workload]] = {
     "aligned": lambda: _depthwise((16, 24), 3, 1),
     "large": lambda: _depthwise((9, 16), 7, 3, dtype="bfloat16"),
@@ -86,6 +106,13 @@ CASES: Mapping[str, Callable[[], Workload]] = {
         "X: float16[2, 3, 5, 8, 16]\nY[n, c, z < 5, y < 8, x < 16] = max over r < 3, p < 3, q < 3 of select("
         "z + r >= 1 and z + r < 6 and y + p >= 1 and y + p < 9 and x + q >= 1 and x + q < 17, "
         "X[n, c, z + r - 1, y + p - 1, x + q - 1], -10000)"
+    ),
+    "replicated border": lambda: _bordered(REPLICATED, REPLICATED, (9, 16), 5),
+    "reflected border, odd": lambda: _bordered(REFLECTED, REFLECTED, (11, 13), 5, "float32"),
+    "circular and replicated border": lambda: _bordered(CIRCULAR, REPLICATED, (10, 14), 3),
+    "volume with a border": lambda: parse_workload(
+        "X: float32[2, 5, 8, 16]\nW: float32[3, 3, 3]\nY[n, z < 5, y < 6, x < 16] = sum over r < 3, p < 3, q < 3 of "
+        f"X[n, {_at(REPLICATED, 'z + r - 1', 5)}, y + p, {_at(CIRCULAR, 'x + q - 1', 16)}] * W[r, p, q]"
     ),
     "planes alone": lambda: _volume((6, 6, 16), 3, 0, kernel_h=1, kernel_w=1),
     "two volumes": lambda: parse_workload(

@@ -10,6 +10,7 @@ from tilewright.ir.rewrite import loads_of
 from tilewright.ir.stmt import For, If, Launch, Stmt, Store, substatements, walk_statements
 from tilewright.schedule.gpu.window.space import CUDA_WINDOW as SKETCH
 from tilewright.te import build as te
+from tilewright.te.parse import parse_workload
 from tilewright.te.workload import Workload
 
 DEPTHWISE = workload_of(
@@ -63,7 +64,23 @@ def _several_terms() -> Workload:
     )
 
 
+def _bordered(kind: str, width: int, channels: int, dtype: str, weight: str = "") -> Workload:
+    """Windows of 3 x 3 or weighted sums of them over images with a border along both sides."""
+    row, column = (
+        "min(max(y + r - 1, 0), 8)",
+        f"min(max({width - 1} - abs({width - 1} - abs(x + s - 1)), 0), {width - 1})",
+    )
+    value = f"float32(X[n, {row}, {column}, c])"
+    return parse_workload(f"""
+        X: {dtype}[2, 9, {width}, {channels}]
+        W: float32[3, 3]
+        S[n, y < 9, x < {width}, c] = {kind} over r < 3, s < 3 of {value}{weight}
+        Y[n, y, x, c] = {dtype}(S[n, y, x, c] + W[0, 0])""")
+
+
 CASES = {
+    "bytes with a border": lambda: _bordered("max", 10, 3, "uint8"),
+    "weights with a border": lambda: _bordered("sum", 11, 16, "float16", " * W[r, s]"),
     "greatest": lambda: _pool(padding=1, dtype="float16"),
     "strided": lambda: _pool(stride=2, dtype="float32"),
     "counted": lambda: _pool(kind="average", padding=1, count_include_pad=False, dtype="float16"),
