@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from ...ir.rewrite import free_variables
+from ...te.borders import with_borders
 from ...te.workload import Axis, Workload
 from ..tile.masked_loads import masked_loads_of
 from .columnwise import columnwise_problem
@@ -40,7 +41,9 @@ def row_window_of(workload: Workload) -> RowWindow | None:
     if not kept or len(reduced) != 1:
         return None
     column, window = kept[-1], reduced[0]
-    sliding = tuple(m for m in masked_loads_of(reduction.body) if column.name in free_variables(m.load))
+    reduction = with_borders(reduction, {column.name})
+    loads = masked_loads_of(reduction.body, bordered=True)
+    sliding = tuple(m for m in loads if column.name in free_variables(m.load))
     forms = address_forms(sliding)
     width = None if forms is None else window_axis(column, [window], forms)
     if width is None or width.window is None or width.stride >= window.extent or width.positions(1) > MAX_WINDOW_POINTS:

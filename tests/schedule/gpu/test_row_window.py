@@ -18,6 +18,7 @@ from tilewright.schedule.defaults import default_schedule
 from tilewright.schedule.gpu.row_window.space import CUDA_ROW_WINDOW as SKETCH
 from tilewright.te import build as te
 from tilewright.te.operators.padding import padded
+from tilewright.te.parse import parse_workload
 from tilewright.te.workload import Workload
 
 
@@ -61,7 +62,15 @@ def _filtered() -> Workload:
     return te.workload(te.compute((4, 196), lambda i, j: te.sum(x[i, j + k] * z[i, j + k] * w[i, k], axis=k), "Y"))
 
 
+def _smoothed(border: str, columns: int) -> Workload:
+    """Means of nine points, with a border of what stands in the row."""
+    at = border.format(i="(j + k - 4)", last=columns - 1, n=columns)
+    return parse_workload(f"X: float16[6, {columns}]\nY[i, j < {columns}] = sum over k < 9 of float32(X[i, {at}]) / 9")
+
+
 CASES = {
+    "replicated border": lambda: _smoothed("min(max({i}, 0), {last})", 301),
+    "circular border": lambda: _smoothed("({i} + {n}) % {n}", 128),
     "mean": _mean,
     "greatest": lambda: _pool(padding=3, dtype="float16"),
     "strided": lambda: _mean(points=5, step=3, padding=2),
