@@ -11,7 +11,8 @@ reductions of functions of two such factors are the same. ``joined_axes`` are th
 one. With ``gathered``, what is read at loaded indices, such as the rows of an embedding, is copied first. With
 ``widened``, inputs of 8 bits are copied as float16, which holds them, for a class that takes that, such as attention.
 With ``reduced_products`` there is a product for each direction in which it is reduced. ``phased`` is the workload with
-axes for quotients and remainders (``te.phases``).
+axes for quotients and remainders (``te.phases``), and ``single_products`` that with one product in each sum
+(``te.sums_of_products``).
 ``te.softmax_chunks`` has one of long rows on a processor, ``te.channels_last`` those of convolutions with channels
 first, and ``te.padding_modes`` those of images that are padded by what stands in them (``padded``).
 """
@@ -38,13 +39,14 @@ from ..te.phases import with_phases
 from ..te.reduced_products import with_reduced_products
 from ..te.softmax_chunks import softmax_chunk_steps
 from ..te.steps import run_of, step_of
+from ..te.sums_of_products import with_single_products
 from ..te.workload import Axis, Reducer, Stage, Workload
 from .pixel_blocks import with_pixel_blocks
 from .step_chain import Decomposer
 from .tile.delinearize import axis_indices
 
 STAGES, JOINED_AXES, GATHERED, WIDENED, PIXEL_BLOCKS = "stages", "joined_axes", "gathered", "widened", "pixel_blocks"
-PHASED, REDUCED_PRODUCTS = "phased", "reduced_products"
+PHASED, REDUCED_PRODUCTS, SINGLE_PRODUCTS = "phased", "reduced_products", "single_products"
 """The names of decompositions. Names of tensors that are copied from loaded indices begin with ``gathered``."""
 _ROW_ALIGNMENT_BYTES = 16
 """Rows of tensors that are multiplied begin at multiples of so many bytes, where axes are joined: TMA wants that."""
@@ -73,6 +75,7 @@ def decompositions(workload: Workload, has_class: Callable[[Workload], bool]) ->
     add(WIDENED, _with_widened_inputs(whole))
     add(PHASED, with_phases(workload))
     add(REDUCED_PRODUCTS, with_reduced_products(whole))
+    add(SINGLE_PRODUCTS, with_single_products(whole))
     return [(name, steps) for name, steps in found.items() if all(map(has_class, steps))]
 
 
@@ -385,6 +388,7 @@ DECOMPOSED = Decomposer(
     " products are one; with `gathered` what is read at loaded indices is copied first; with `widened` inputs "
     "of 8 bits are copied as float16 first; with `phased` positions that are read as quotients and remainders "
     "have axes for both; with `reduced_products` there is a product for each direction in which it is reduced; "
+    "with `single_products` sums of several products, such as those of complex numbers, have one each; "
     "with `softmax_chunks` the maximum and the sum of a row come from those of its chunks; `patches`, "
     "`channels_last` and their like change the layout of a convolution; with `padded` images are padded first",
     takes="workloads of static shapes that kernel classes take in several steps and none takes as a whole",

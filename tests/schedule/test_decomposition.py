@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.sketch_agreement import check_schedules
+from tests.te.test_sums_of_products import complex_product
 from tilewright.core.errors import IllegalSchedule
 from tilewright.core.target import Target
 from tilewright.runtime.devices import host_target
@@ -115,6 +116,7 @@ WORKLOADS: dict[str, Callable[[], Workload]] = {
         "A: float16[37, 40]\nB: float16[40, 32]\nC[i < 37, j < 32] = sum over k < 40 of "
         "select(k <= i, float32(A[i, k]), 0.0) * max(float32(B[k, j]), 0.0)"
     ),
+    "complex numbers": lambda: complex_product("float16", 40, 36, 24),
     "attention of 8-bit floats": lambda: parse_workload(_attention("float8_e4m3fn", "float8_e5m2")),
     "keys and values of 8 bits": lambda: parse_workload(_attention("float16", "int8")),
     "both directions of a product": lambda: parse_workload(BOTH_DIRECTIONS),
