@@ -12,7 +12,7 @@ one. With ``gathered``, what is read at loaded indices, such as the rows of an e
 ``widened``, inputs of 8 bits are copied as float16, which holds them, for a class that takes that, such as attention.
 With ``reduced_products`` there is a product for each direction in which it is reduced. ``phased`` is the workload with
 axes for quotients and remainders (``te.phases``), and ``single_products`` that with one product in each sum
-(``te.sums_of_products``).
+(``te.sums_of_products``). With ``split_k`` behind a name, long sums of products are split (``parallel_split_k``).
 ``te.softmax_chunks`` has one of long rows on a processor, ``te.channels_last`` those of convolutions with channels
 first, and ``te.padding_modes`` those of images that are padded by what stands in them (``padded``).
 """
@@ -41,12 +41,13 @@ from ..te.softmax_chunks import softmax_chunk_steps
 from ..te.steps import run_of, step_of
 from ..te.sums_of_products import with_single_products
 from ..te.workload import Axis, Reducer, Stage, Workload
+from .parallel_split_k import with_split_products
 from .pixel_blocks import with_pixel_blocks
 from .step_chain import Decomposer
 from .tile.delinearize import axis_indices
 
 STAGES, JOINED_AXES, GATHERED, WIDENED, PIXEL_BLOCKS = "stages", "joined_axes", "gathered", "widened", "pixel_blocks"
-PHASED, REDUCED_PRODUCTS, SINGLE_PRODUCTS = "phased", "reduced_products", "single_products"
+PHASED, REDUCED_PRODUCTS, SINGLE_PRODUCTS, SPLIT_K = "phased", "reduced_products", "single_products", "split_k"
 """The names of decompositions. Names of tensors that are copied from loaded indices begin with ``gathered``."""
 _ROW_ALIGNMENT_BYTES = 16
 """Rows of tensors that are multiplied begin at multiples of so many bytes, where axes are joined: TMA wants that."""
@@ -76,6 +77,10 @@ def decompositions(workload: Workload, has_class: Callable[[Workload], bool]) ->
     add(PHASED, with_phases(workload))
     add(REDUCED_PRODUCTS, with_reduced_products(whole))
     add(SINGLE_PRODUCTS, with_single_products(whole))
+    for name in (n for n in (STAGES, SINGLE_PRODUCTS) if n in found):
+        split = with_split_products(found[name], has_class)
+        if split != found[name]:
+            found[f"{name}_{SPLIT_K}"] = split
     return [(name, steps) for name, steps in found.items() if all(map(has_class, steps))]
 
 
@@ -111,7 +116,8 @@ def cpu_decompositions(
     """Return the decompositions of a workload for a processor, where the generic sketch is as good as a class for
     everything but sums of products, and no class reduces these at once. Long rows of a softmax have one in chunks."""
     found = decompositions(workload, lambda step: has_class(step) or not any(map(contraction_of, step.stages)))
-    return [*((name, steps) for name, steps in found if name != REDUCED_PRODUCTS), *softmax_chunk_steps(workload)]
+    left_out = [name for name, _ in found if name == REDUCED_PRODUCTS or name.endswith(SPLIT_K)]
+    return [*((name, steps) for name, steps in found if name not in left_out), *softmax_chunk_steps(workload)]
 
 
 def _stage_steps(workload: Workload, has_class: Callable[[Workload], bool], form: str) -> tuple[Workload, ...]:
@@ -332,7 +338,11 @@ class _ComputedFactors:
         own = tuple(a for a in axes if a.name in free_variables(factor))
         name = fresh_name("factor", {*self._taken, *(s.name for s in self.stages)})
         tensor = Buffer(name, tuple(a.extent for a in own), factor.dtype)
-        self.stages.append(Stage(tensor, own, factor))
+        made = Stage(tensor, own, factor)
+        for other in self.stages:
+            if other.tensor.shape == tensor.shape and other.body == _on_axes_of(made, other):
+                return _element(other.tensor, own)
+        self.stages.append(made)
         return _element(tensor, own)
 
     def _is_of_results(self, i: Expr) -> bool:
@@ -367,6 +377,11 @@ def _plain_load(factor: Expr) -> Load | None:
     return load if isinstance(load, Load) and all(isinstance(i, Var) for i in load.indices) else None
 
 
+def _on_axes_of(stage: Stage, other: Stage) -> Expr:
+    """Return the body of a stage on the axes of another one of the same shape."""
+    return substitute(stage.body, {a.name: Var(b.name) for a, b in zip(stage.axes, other.axes, strict=True)})
+
+
 def _element(tensor: Buffer, axes: Sequence[Axis]) -> Load:
     return Load(tensor, tuple(Var(a.name) for a in axes))
 
@@ -388,7 +403,8 @@ DECOMPOSED = Decomposer(
     " products are one; with `gathered` what is read at loaded indices is copied first; with `widened` inputs "
     "of 8 bits are copied as float16 first; with `phased` positions that are read as quotients and remainders "
     "have axes for both; with `reduced_products` there is a product for each direction in which it is reduced; "
-    "with `single_products` sums of several products, such as those of complex numbers, have one each; "
+    "with `single_products` sums of several products, such as those of complex numbers, have one each; with "
+    "`split_k` behind these names long sums of products are those of slices; "
     "with `softmax_chunks` the maximum and the sum of a row come from those of its chunks; `patches`, "
     "`channels_last` and their like change the layout of a convolution; with `padded` images are padded first",
     takes="workloads of static shapes that kernel classes take in several steps and none takes as a whole",

@@ -9,7 +9,7 @@ where there are few tiles. CUTLASS calls a split through memory, as here, parall
 distances, are split as products are.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -30,13 +30,30 @@ _LEAST_SUM, _LEAST_SHARE = 4096, 16
 """Sums of so many terms, and of so many times the longer side, are long."""
 _SLICES = (16, 32, 64, 128, 256)
 _LEAST_SLICE = 256
+_TILE_ELEMENTS, _BUSY = 64 * 64, 128
+"""Elements of a tile of a product, roughly, and how many tiles and slices of them keep a device busy."""
 _ALIGNMENT = 8
 """Slices of rows have multiples of so many elements, so that they begin at multiples of 16 bytes."""
 
 
-def split_k_steps(workload: Workload, has_class: Callable[[Workload], bool]) -> list[tuple[int, tuple[Workload, ...]]]:
+def with_split_products(steps: Sequence[Workload], has_class: Callable[[Workload], bool]) -> tuple[Workload, ...]:
+    """Return ``steps`` with the steps of one number of slices in the place of each product that has such: of the least
+    number that keeps a device busy."""
+    made, taken = list[Workload](), {b.name for step in steps for b in (*step.inputs, *step.output_buffers)}
+    for step in steps:
+        found = split_k_steps(step, has_class, taken)
+        wanted = _BUSY * _TILE_ELEMENTS / max(prod(b.elements for b in step.output_buffers), 1)
+        parts = next((own for slices, own in found if slices >= wanted), found[-1][1] if found else (step,))
+        taken |= {b.name for part in parts for b in part.output_buffers}
+        made += parts
+    return tuple(made)
+
+
+def split_k_steps(
+    workload: Workload, has_class: Callable[[Workload], bool], names: Collection[str] = ()
+) -> list[tuple[int, tuple[Workload, ...]]]:
     """Return the steps of a product for several numbers of slices. The axis of the sum that is split is the first one.
-    What is left of it is a product of its own."""
+    What is left of it is a product of its own. New tensors have other ``names``."""
     inlined = inline_stages(workload)
     total, *rest = inlined.stages
     found = contraction_of(total) or pairwise_reduction_of(total)
@@ -51,14 +68,16 @@ def split_k_steps(workload: Workload, has_class: Callable[[Workload], bool]) -> 
         return []
     batch = sum(a.name in found.batch for a in total.axes)
     steps = [
-        (slices, _in_parts(inlined, total, rest, slices, batch))
+        (slices, _in_parts(inlined, total, rest, slices, batch, names))
         for slices in _SLICES
         if slices * _LEAST_SLICE <= length
     ]
     return [(slices, own) for slices, own in steps if own and all(map(has_class, own))]
 
 
-def _in_parts(workload: Workload, total: Stage, rest: list[Stage], slices: int, batch: int) -> tuple[Workload, ...]:
+def _in_parts(
+    workload: Workload, total: Stage, rest: list[Stage], slices: int, batch: int, names: Collection[str]
+) -> tuple[Workload, ...]:
     """Return the steps; none where a tensor is beyond the limits. ``batch``: how many axes of a batch there are."""
     first, *others = total.reduce_axes
     length = first.extent // slices
@@ -67,7 +86,7 @@ def _in_parts(workload: Workload, total: Stage, rest: list[Stage], slices: int, 
     left = first.extent - slices * length
     if not length:
         return ()
-    taken = {b.name for b in workload.inputs} | {s.name for s in workload.stages}
+    taken = {*names, *(b.name for b in workload.inputs), *(s.name for s in workload.stages)}
     taken |= {a.name for s in workload.stages for a in (*s.axes, *s.reduce_axes)}
     part, term = Axis(fresh_name("part", taken), slices), Axis(fresh_name("term", taken), length)
     taken |= {part.name, term.name}

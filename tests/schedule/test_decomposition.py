@@ -67,6 +67,12 @@ Y[j] = log(T[j]) + C[j]
 """
 )
 """The losses of a contrastive model read the logits of pairs along rows and along columns."""
+COVARIANCE = """
+X: float32[4100, 24]
+M[j] = sum over n < 4100 of X[n, j]
+C[i < 24, j < 24] = sum over n < 4100 of (X[n, i] - M[i] / 4100) * (X[n, j] - M[j] / 4100)
+"""
+"""Both factors are the same tensor, and sums are long."""
 NORMS_BEHIND = _LOGITS + "N[j] = sum over k < 40 of abs(float32(B[j, k]))\nM[i] = argmin over j < 144 of N[j] - L[i, j]"
 BOTH_SIDES = _LOGITS + "S[] = sum over i < 72, j < 144 of max(L[i, j], 0)"
 
@@ -119,6 +125,7 @@ WORKLOADS: dict[str, Callable[[], Workload]] = {
     "complex numbers": lambda: complex_product("float16", 40, 36, 24),
     "attention of 8-bit floats": lambda: parse_workload(_attention("float8_e4m3fn", "float8_e5m2")),
     "keys and values of 8 bits": lambda: parse_workload(_attention("float16", "int8")),
+    "covariances": lambda: parse_workload(COVARIANCE),
     "both directions of a product": lambda: parse_workload(BOTH_DIRECTIONS),
     "norms behind a product": lambda: parse_workload(NORMS_BEHIND),
     "both sides of a product": lambda: parse_workload(BOTH_SIDES),
@@ -232,6 +239,13 @@ def test_a_convolution_becomes_a_matrix_of_patches_and_a_product() -> None:
     assert patches.stages[0].tensor.shape == (2, 9, 9, 8, 3, 3)
     assert patches.stages[0].tensor.dtype.name == "float16"
     assert "cuda_gemm" in [s.name for s in class_sketches(product, H200)]
+
+
+def test_a_factor_that_stands_on_both_sides_is_computed_once_and_long_sums_are_split() -> None:
+    steps = dict(decompositions(WORKLOADS["covariances"](), _has_class))
+    (sums, *parts) = steps["stages_split_k"]
+    assert [s.name for s in sums.stages] == ["M", "factor"] and sums == steps["stages"][0]
+    assert [[s.tensor.shape for s in step.stages] for step in parts] == [[(16, 24, 24)], [(24, 24)], [(24, 24)] * 2]
 
 
 def test_phases_of_a_gradient_have_no_terms_that_are_left_out() -> None:
