@@ -12,7 +12,8 @@ one. With ``gathered``, what is read at loaded indices, such as the rows of an e
 ``widened``, inputs of 8 bits are copied as float16, which holds them, for a class that takes that, such as attention.
 With ``reduced_products`` there is a product for each direction in which it is reduced. ``phased`` is the workload with
 axes for quotients and remainders (``te.phases``), and ``single_products`` that with one product in each sum
-(``te.sums_of_products``). With ``split_k`` behind a name, long sums of products are split (``parallel_split_k``).
+(``te.sums_of_products``). ``levels`` has first what reads no other stage, then what reads that, so that more of them
+are computed together. With ``split_k`` behind a name, long sums of products are split (``parallel_split_k``).
 ``te.softmax_chunks`` has one of long rows on a processor, ``te.channels_last`` those of convolutions with channels
 first, and ``te.padding_modes`` those of images that are padded by what stands in them (``padded``).
 """
@@ -48,6 +49,7 @@ from .tile.delinearize import axis_indices
 
 STAGES, JOINED_AXES, GATHERED, WIDENED, PIXEL_BLOCKS = "stages", "joined_axes", "gathered", "widened", "pixel_blocks"
 PHASED, REDUCED_PRODUCTS, SINGLE_PRODUCTS, SPLIT_K = "phased", "reduced_products", "single_products", "split_k"
+LEVELS = "levels"
 """The names of decompositions. Names of tensors that are copied from loaded indices begin with ``gathered``."""
 _ROW_ALIGNMENT_BYTES = 16
 """Rows of tensors that are multiplied begin at multiples of so many bytes, where axes are joined: TMA wants that."""
@@ -77,6 +79,7 @@ def decompositions(workload: Workload, has_class: Callable[[Workload], bool]) ->
     add(PHASED, with_phases(workload))
     add(REDUCED_PRODUCTS, with_reduced_products(whole))
     add(SINGLE_PRODUCTS, with_single_products(whole))
+    add(LEVELS, _by_level(whole))
     for name in (n for n in (STAGES, SINGLE_PRODUCTS) if n in found):
         split = with_split_products(found[name], has_class)
         if split != found[name]:
@@ -137,6 +140,15 @@ def _stage_steps(workload: Workload, has_class: Callable[[Workload], bool], form
         steps.append(step)
         begin = end
     return tuple(steps)
+
+
+def _by_level(workload: Workload) -> Workload:
+    """``workload`` with its stages in the order of how many others stand before them at least, so that those that may
+    be computed together are next to each other."""
+    level = {b.name: 0 for b in workload.inputs}
+    for stage in workload.stages:
+        level[stage.name] = 1 + max((level[load.buffer.name] for load in loads_of(stage.body)), default=0)
+    return replace(workload, stages=tuple(sorted(workload.stages, key=lambda s: level[s.name])))
 
 
 def _with_gathers(workload: Workload) -> Workload | None:
@@ -404,7 +416,8 @@ DECOMPOSED = Decomposer(
     "of 8 bits are copied as float16 first; with `phased` positions that are read as quotients and remainders "
     "have axes for both; with `reduced_products` there is a product for each direction in which it is reduced; "
     "with `single_products` sums of several products, such as those of complex numbers, have one each; with "
-    "`split_k` behind these names long sums of products are those of slices; "
+    "`split_k` behind these names long sums of products are those of slices; with `levels` stages that read no other "
+    "come first, then those that read these; "
     "with `softmax_chunks` the maximum and the sum of a row come from those of its chunks; `patches`, "
     "`channels_last` and their like change the layout of a convolution; with `padded` images are padded first",
     takes="workloads of static shapes that kernel classes take in several steps and none takes as a whole",

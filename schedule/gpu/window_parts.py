@@ -97,6 +97,8 @@ def accumulate(
             w.store(acc, to, Binary(problem.combine, Load(acc, to), term) if begun or point else term)
 
 
-def store_output(w: Writer, problem: WindowReduction, stage: Stage, at: Mapping[str, Expr], reduced: Expr) -> None:
-    """Store an output at a point whose window gives ``reduced``."""
+def store_output(
+    w: Writer, problem: WindowReduction, stage: Stage, at: Mapping[str, Expr], reduced: Expr | Mapping[str, Expr]
+) -> None:
+    """Store an output at a point whose window gives ``reduced``: of several reductions, by name."""
     w.store(stage.tensor, tuple(at[a.name] for a in problem.axes), problem.output(stage, at, reduced))

@@ -33,16 +33,17 @@ def single_reduction(workload: Workload) -> tuple[Stage, tuple[Stage, ...]] | No
     return None if outputs is None else (reductions[0], outputs)
 
 
-def outputs_of_reduction(workload: Workload, reduction: Stage) -> tuple[Stage, ...] | None:
-    """Return the outputs on the axes of the reduction, each computed from inputs and from the reduction at its own
-    point.
+def outputs_of_reduction(workload: Workload, reduction: Stage, *others: Stage) -> tuple[Stage, ...] | None:
+    """Return the outputs on the axes of the reduction, each computed from inputs and from the reduction, or from it and
+    ``others`` of the same shape, at its own point.
 
     None where an output is anything else, and where an expression would grow beyond ``MAX_NODES``.
     """
-    own_point = Load(reduction.tensor, tuple(Var(a.name) for a in reduction.axes))
-    stages = _outputs_on_axes_of(reduction, workload, {reduction.name: own_point})
+    reductions = (reduction, *others)
+    point = tuple(Var(a.name) for a in reduction.axes)
+    stages = _outputs_on_axes_of(reduction, workload, {r.name: Load(r.tensor, point) for r in reductions})
     inputs = {b.name for b in workload.inputs}
-    return stages if all(load.buffer.name in inputs for load in loads_of(reduction.body)) else None
+    return stages if all(load.buffer.name in inputs for r in reductions for load in loads_of(r.body)) else None
 
 
 def _outputs_on_axes_of(first: Stage, workload: Workload, known: Mapping[str, Expr]) -> tuple[Stage, ...] | None:

@@ -2,19 +2,25 @@
 contiguous in memory, such as depthwise convolution with channels first, in a workload."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
-from ...ir.rewrite import free_variables
+from ...ir.expr import Var
+from ...ir.gpu.mma import MmaAtom
+from ...ir.rewrite import free_variables, substitute
 from ...te.borders import with_borders
-from ...te.workload import Axis, Workload
+from ...te.inline import inline_stages
+from ...te.workload import Axis, Stage, Workload
+from ..loop_nest.nest import COMBINE
 from ..tile.masked_loads import MaskedLoad, masked_loads_of
-from .outputs import single_reduction
+from .outputs import outputs_of_reduction
 from .window import MAX_WINDOW_POINTS
 from .window_overlap import SINGLE, WeightedWindow, WindowAxis, address_forms, window_axis
 
 MOST_FILTERS = 8
 """Filters that see one plane of the input, at most. With more, a convolution is a product of matrices."""
+MOST_TERMS = 256
+"""Points of a window, for all of several reductions, at most. With more, a kernel for each of them is faster."""
 MOST_POSITIONS, MOST_MULTIPLIED = 64, 256
 """Positions of a row of the input that a window spans, at most, and where matrix units multiply."""
 STRIPS, BLOCK_OUTPUTS, STEP_POSITIONS = 16, 8, 16
@@ -25,15 +31,35 @@ positions."""
 @dataclass(frozen=True)
 class PlaneWindow(WeightedWindow):
     """A reduction over windows along the innermost axis, and perhaps the one or two before it, and what is computed
-    from it.
+    from it, or from several reductions over the same windows.
 
     Neighbouring positions of a row of ``sliding_loads`` are neighbours in memory. ``fixed_loads`` are the same for all
     outputs of a plane. ``width``, ``height`` and ``depth`` say how windows move along the innermost axis, along the one
     before it, and along the one before that. ``height`` is ``SINGLE`` where they move along rows alone, each of which
-    is a plane of its own then. So is ``depth`` where windows see one plane.
+    is a plane of its own then. So is ``depth`` where windows see one plane. ``others`` are further reductions, on the
+    axes of the first.
     """
 
     depth: WindowAxis
+    others: tuple[Stage, ...] = ()
+
+    @property
+    def reductions(self) -> tuple[Stage, ...]:
+        """All stages that reduce."""
+        return (self.reduction, *self.others)
+
+    @property
+    def single(self) -> tuple["PlaneWindow", ...]:
+        """The windows with each of the reductions alone."""
+        return tuple(replace(self, reduction=r, others=()) for r in self.reductions)
+
+    @property
+    def names(self) -> frozenset[str]:
+        return super().names | {s.name for s in self.others}
+
+    @property
+    def toeplitz_atom(self) -> MmaAtom | None:
+        return None if self.others else super().toeplitz_atom
 
     @property
     def moving(self) -> tuple[WindowAxis, ...]:
@@ -66,14 +92,15 @@ def plane_window_of(workload: Workload) -> PlaneWindow | None:
     """Return the windows of a workload that is one reduction over windows along the innermost axis, or along the two or
     three innermost ones, and what is computed from it at the same point. None for any other workload, for windows that
     span more positions of a row than registers hold, for those of which neighbours share no input, where points of a
-    window of one plane have no weights, and for planes of the input with more than ``MOST_FILTERS`` filters."""
-    single = single_reduction(workload)
-    if single is None:
+    window of one plane have no weights, and for planes of the input with more than ``MOST_FILTERS`` filters. Several
+    reductions over the same windows need no weights; they have ``MOST_TERMS`` at most."""
+    inlined = inline_stages(workload)
+    given = [s for s in inlined.stages if s.reducer is not None]
+    if not given or any(s.reducer not in COMBINE or _extents(s) != _extents(given[0]) for s in given):
         return None
-    reduction, outputs = single
-    kept, reduced = ([a for a in axes if a.extent > 1] for axes in (reduction.axes, reduction.reduce_axes))
-    reduction = with_borders(reduction, {a.name for a in kept[-3:]})
-    loads = masked_loads_of(reduction.body, bordered=True)
+    kept, reduced = ([a for a in axes if a.extent > 1] for axes in (given[0].axes, given[0].reduce_axes))
+    reduction, *others = (with_borders(_on_axes_of(given[0], s), {a.name for a in kept[-3:]}) for s in given)
+    loads = tuple(dict.fromkeys(m for s in (reduction, *others) for m in masked_loads_of(s.body, bordered=True)))
     found = next(filter(None, (_windows(loads, kept[-n:], reduced) for n in (2, 1, 3) if len(kept) >= n)), None)
     if found is None:
         return None
@@ -85,13 +112,27 @@ def plane_window_of(workload: Workload) -> PlaneWindow | None:
     is_volume = len(found) == 3 and found[-1].window is not None
     *above, width = found
     moves = all(width.is_contiguous(m.load) and all(w.names <= free_variables(m.load) for w in above) for m in sliding)
-    if not (has_weights or is_volume) or not moves:
+    if not (has_weights or is_volume or others) or not moves:
+        return None
+    outputs = outputs_of_reduction(inlined, reduction, *others)
+    if outputs is None or (others and len(given) * prod(a.extent for a in reduced) > MOST_TERMS):
         return None
     depth, height = (SINGLE, SINGLE, *above)[-2:]
-    problem = PlaneWindow(workload, reduction, outputs, sliding, width, fixed, height, depth)
+    problem = PlaneWindow(workload, reduction, outputs, sliding, width, fixed, height, depth, tuple(others))
     seen = {name for m in sliding for name in m.variables}
     filters_of_plane = prod(a.extent for a in problem.plane_axes if a.name not in seen)
     return problem if filters_of_plane <= MOST_FILTERS and _is_small_enough(problem) else None
+
+
+def _extents(stage: Stage) -> list[list[int]]:
+    return [[a.extent for a in axes] for axes in (stage.axes, stage.reduce_axes)]
+
+
+def _on_axes_of(first: Stage, stage: Stage) -> Stage:
+    """``stage`` on the axes of ``first``, which have the same extents."""
+    pairs = zip((*stage.axes, *stage.reduce_axes), (*first.axes, *first.reduce_axes), strict=True)
+    body = substitute(stage.body, {a.name: Var(b.name) for a, b in pairs})
+    return replace(stage, axes=first.axes, reduce_axes=first.reduce_axes, body=body)
 
 
 def _is_small_enough(problem: PlaneWindow) -> bool:

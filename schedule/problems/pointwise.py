@@ -150,11 +150,14 @@ def _of_windows(reduction: Stage, outputs: Sequence[Stage]) -> tuple[Stage, ...]
 
 
 def _of_few_elements(workload: Workload) -> tuple[Stage, ...] | None:
-    """Return the outputs of a workload without its reductions, which all have few elements."""
+    """Return the outputs of a workload without its reductions, which all are of few elements of inputs."""
     inlined = inline_stages(workload)
-    reductions = [s for s in inlined.stages if s.reducer is not None]
-    if any(prod(a.extent for a in s.reduce_axes) > MOST_OF_SEVERAL or _is_product(s) for s in reductions):
-        return None
+    inputs = {b.name for b in workload.inputs}
+    for s in (s for s in inlined.stages if s.reducer is not None):
+        loads = {load for load in loads_of(s.body) if free_variables(load) & {a.name for a in s.reduce_axes}}
+        many = prod(a.extent for a in s.reduce_axes) * len(loads) > MOST_OF_SEVERAL
+        if many or _is_product(s) or not {load.buffer.name for load in loads_of(s.body)} <= inputs:
+            return None
     written = (s if s.reducer is None else Stage(s.tensor, s.axes, _of_all_points(s)) for s in inlined.stages)
     stages = resolved_outputs(replace(inlined, stages=tuple(written)))
     if stages is None or len({load for s in stages for load in loads_of(s.body)}) > MOST_OF_SEVERAL:

@@ -135,10 +135,14 @@ class WindowReduction:
         """Return what is reduced at a point, as ``dtype``, from the ``values`` of loads."""
         return cast(scalar_at(replace_masked_loads(self.reduction.body, values), at), dtype)
 
-    def output(self, stage: Stage, at: Mapping[str, Expr], reduced: Expr) -> Expr:
-        """Return the value of an output at a point whose window gives ``reduced``."""
-        name = self.reduction.name
-        return scalar_at(stage.body, at, lambda load: cast(reduced, load.dtype) if load.buffer.name == name else load)
+    def output(self, stage: Stage, at: Mapping[str, Expr], reduced: Expr | Mapping[str, Expr]) -> Expr:
+        """Return the value of an output at a point whose window gives ``reduced``: of several reductions, by name."""
+        known = reduced if isinstance(reduced, Mapping) else {self.reduction.name: reduced}
+
+        def value(load: Load) -> Expr:
+            return cast(known[load.buffer.name], load.dtype) if load.buffer.name in known else load
+
+        return scalar_at(stage.body, at, value)
 
 
 @dataclass(frozen=True)

@@ -73,6 +73,17 @@ M[j] = sum over n < 4100 of X[n, j]
 C[i < 24, j < 24] = sum over n < 4100 of (X[n, i] - M[i] / 4100) * (X[n, j] - M[j] / 4100)
 """
 """Both factors are the same tensor, and sums are long."""
+SIMILARITY = """
+X: float32[2, 21, 23]
+Y: float32[2, 21, 23]
+G: float32[6]
+A[n, y, x < 18] = sum over j < 6 of X[n, y, x + j] * G[j]
+C[n, y < 16, x] = sum over i < 6 of A[n, y + i, x] * G[i]
+B[n, y, x < 18] = sum over j < 6 of X[n, y, x + j] * Y[n, y, x + j] * G[j]
+D[n, y < 16, x] = sum over i < 6 of B[n, y + i, x] * G[i]
+S[n, y, x] = D[n, y, x] - C[n, y, x] * C[n, y, x]
+"""
+"""Two images are blurred along rows, then along columns."""
 NORMS_BEHIND = _LOGITS + "N[j] = sum over k < 40 of abs(float32(B[j, k]))\nM[i] = argmin over j < 144 of N[j] - L[i, j]"
 BOTH_SIDES = _LOGITS + "S[] = sum over i < 72, j < 144 of max(L[i, j], 0)"
 
@@ -126,6 +137,7 @@ WORKLOADS: dict[str, Callable[[], Workload]] = {
     "attention of 8-bit floats": lambda: parse_workload(_attention("float8_e4m3fn", "float8_e5m2")),
     "keys and values of 8 bits": lambda: parse_workload(_attention("float16", "int8")),
     "covariances": lambda: parse_workload(COVARIANCE),
+    "similarity of images": lambda: parse_workload(SIMILARITY),
     "both directions of a product": lambda: parse_workload(BOTH_DIRECTIONS),
     "norms behind a product": lambda: parse_workload(NORMS_BEHIND),
     "both sides of a product": lambda: parse_workload(BOTH_SIDES),
@@ -246,6 +258,11 @@ def test_a_factor_that_stands_on_both_sides_is_computed_once_and_long_sums_are_s
     (sums, *parts) = steps["stages_split_k"]
     assert [s.name for s in sums.stages] == ["M", "factor"] and sums == steps["stages"][0]
     assert [[s.tensor.shape for s in step.stages] for step in parts] == [[(16, 24, 24)], [(24, 24)], [(24, 24)] * 2]
+
+
+def test_stages_of_a_level_are_computed_together() -> None:
+    steps = dict(decompositions(WORKLOADS["similarity of images"](), _has_class))["levels"]
+    assert [[s.name for s in step.stages] for step in steps] == [["A", "B"], ["C", "D", "S"]]
 
 
 def test_phases_of_a_gradient_have_no_terms_that_are_left_out() -> None:

@@ -119,8 +119,8 @@ class PlaneWindowSizes:
 
 
 def accumulator_dtype(problem: PlaneWindow) -> DType:
-    """Return the dtype in which windows are reduced."""
-    return register_dtype(problem.reduction.tensor.dtype)
+    """Return the dtype in which windows are reduced; the widest, where there are several."""
+    return max((register_dtype(r.tensor.dtype) for r in problem.reductions), key=lambda dtype: dtype.bits)
 
 
 def aligned_vectors(problem: PlaneWindow, tile_columns: int, most_lead: int = VECTOR_BYTES) -> tuple[int, int]:
@@ -352,12 +352,12 @@ class PlaneWindowWriter(ABC):
         at: Mapping[str, Expr],
         place: tuple[Expr, Expr, Expr],
         width: int,
-        value: Callable[[Expr], Load],
+        value: Callable[[str, Expr], Load],
         exists: Sequence[Expr],
     ) -> None:
         """Store ``width`` neighbouring outputs of a stage, where all that ``exists`` says holds. ``at`` is the first of
         them, ``place`` its (tile, row, column) among those of the block, where the rows are those of all planes of a
-        tile, and ``value`` gives the reduction by lane."""
+        tile, and ``value`` gives a reduction by name and lane."""
         problem, w, s, column = self.problem, self.w, self.sizes, self.problem.width.axis
         y, row, first = place
         inside = list(exists)
@@ -367,11 +367,12 @@ class PlaneWindowWriter(ABC):
             inside.append(at[column.name] < column.extent)
         with w.when(*inside), w.vectorized("v", width) as v:
             here = {**at, column.name: at[column.name] + v}
+            reduced = {r.name: value(r.name, v) for r in problem.reductions}
             if s.staged:
                 to = (y * (s.tile_d * s.tile_rows) + row) * self._columns + (first + v)
-                w.store(self.results[stage.name], (to,), problem.output(stage, here, value(v)))
+                w.store(self.results[stage.name], (to,), problem.output(stage, here, reduced))
             else:
-                store_output(w, problem, stage, here, value(v))
+                store_output(w, problem, stage, here, reduced)
 
     def _store_results(self, thread: Expr) -> None:
         """Store outputs from shared memory: neighbouring lanes neighbours, by vectors where those of the block are

@@ -14,10 +14,12 @@ from collections.abc import Mapping, Sequence
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import WARP_LANES, Expr, Load, index, minimum
 from ...loop_nest.nest import identity
+from ...problems.plane_window import PlaneWindow
+from ...tile.accumulation import register_dtype
 from ...tile.delinearize import delinearize
 from ...tile.masked_loads import MaskedLoad
 from ..window_parts import accumulate, load_fixed
-from .kernel import PlaneWindowWriter, accumulator_dtype, store_width
+from .kernel import PlaneWindowWriter, store_width
 
 
 class MultiplyAddWriter(PlaneWindowWriter):
@@ -31,8 +33,10 @@ class MultiplyAddWriter(PlaneWindowWriter):
         self.strip = delinearize(strip, (s.row_tiles, s.tile_d, s.strips_h, s.strips_w))
         y, own_z, own_y, own_x = self.strip
         self.at = self._moved(self._point_of(y), own_z, own_y * s.tile_h, own_x * s.tile_w)
-        name, dtype = f"{problem.reduction.name}_acc", accumulator_dtype(problem)
-        self.acc = self.w.allocate(name, (s.tile_h, s.tile_w), dtype, MemoryScope.REGISTER)
+        self.acc: dict[str, Buffer] = {}
+        for r in problem.reductions:
+            name, dtype = f"{r.name}_acc", register_dtype(r.tensor.dtype)
+            self.acc[r.name] = self.w.allocate(name, (s.tile_h, s.tile_w), dtype, MemoryScope.REGISTER)
 
     def _load_filter(self, row: Expr | None) -> None:
         """Load what is the same for all outputs of a plane, for every point of the window or of a row of it."""
@@ -41,7 +45,12 @@ class MultiplyAddWriter(PlaneWindowWriter):
 
     def _clear(self) -> None:
         with self.w.unrolled("q", self.sizes.tile_h) as q, self.w.unrolled("p", self.sizes.tile_w) as p:
-            self.w.store(self.acc, (q, p), identity(self.problem.combine, self.acc.dtype))
+            for problem, acc in self._accumulators:
+                self.w.store(acc, (q, p), identity(problem.combine, acc.dtype))
+
+    @property
+    def _accumulators(self) -> list[tuple[PlaneWindow, Buffer]]:
+        return [(problem, self.acc[problem.reduction.name]) for problem in self.problem.single]
 
     def _multiply_line(
         self, tiles: Mapping[MaskedLoad, Buffer], line: Expr, reading: Sequence[tuple[int, Expr, bool]]
@@ -60,7 +69,8 @@ class MultiplyAddWriter(PlaneWindowWriter):
                     w.store(near[masked], (k + v,), Load(tile, (y, line, column + k + v)))
         for q, row, begun in reading:
             at, first = self._at_row(self._output_row(q), row), s.lead - skipped
-            accumulate(w, self.problem, at, near, first, self.weights, self.acc, (index(q),), begun=begun)
+            for problem, acc in self._accumulators:
+                accumulate(w, problem, at, near, first, self.weights, acc, (index(q),), begun=begun)
 
     def _output_row(self, q: int) -> dict[str, Expr]:
         """Return the axes at the first output of row ``q`` of the strip."""
@@ -77,7 +87,7 @@ class MultiplyAddWriter(PlaneWindowWriter):
                 place = (y, own_z * s.tile_rows + own_y * s.tile_h + q, own_x * s.tile_w + p)
                 here = {**at, column: at[column] + p}
 
-                def value(v: Expr, first: int = p) -> Load:
-                    return Load(self.acc, (index(q), first + v))
+                def value(name: str, v: Expr, first: int = p) -> Load:
+                    return Load(self.acc[name], (index(q), first + v))
 
                 self._store_output(stage, here, place, width, value, self.exists)

@@ -188,7 +188,8 @@ class PlaneWindowPlan(GpuPlan):
         open_rows = np.where(whole, np.minimum(tile_h, problem.height.window_points), tile_h)
         weights = len(problem.fixed_loads) * filter_rows * problem.width.window_points * accumulator
         wide = problem.width.positions(tile_w) * len(problem.sliding_loads) * accumulator * self._is_narrow
-        computing = weights + accumulator * tile_w * open_rows + wide + _words(near * self.problem.position_bytes)
+        sums = len(problem.reductions) * accumulator * tile_w * open_rows
+        computing = weights + sums + wide + _words(near * self.problem.position_bytes)
         fragments = 2 * k_steps * filter_rows
         multiplying = fragments + tile_w // 2 * open_rows + near // 2
         with_mma = np.maximum(loaded + fragments * whole, multiplying)
@@ -317,7 +318,8 @@ class PlaneWindowPlan(GpuPlan):
         converted = self._is_narrow * (lines * problem.width.positions(sizes.tile_w) + weights) + outputs
         conflicts = np.gcd(sizes.tile_w * problem.width.stride // sizes.near_width, WARP_LANES // 4)
         accesses = reads + weights + stores
-        instructions = STRIP_INSTRUCTIONS + problem.points * outputs + converted + accesses
+        terms = len(problem.reductions) * problem.points
+        instructions = STRIP_INSTRUCTIONS + terms * outputs + converted + accesses
         return instructions, accesses, conflicts * lines * sizes.near
 
     def _multiplying(self, sizes: PlaneWindowSizes) -> tuple[Ints, Ints, Ints]:

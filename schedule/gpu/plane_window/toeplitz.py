@@ -109,7 +109,7 @@ class ToeplitzWriter(PlaneWindowWriter):
             here = self._moved(self._point_of(tile), own_z, row, first)
             for stage in problem.outputs:
 
-                def value(v: Expr, element: int = 2 * half + pair) -> Load:
+                def value(_: str, v: Expr, element: int = 2 * half + pair) -> Load:
                     return Load(self.acc, (index(q), index(block), element + v))
 
                 self._store_output(stage, here, place, width, value, exists)

@@ -80,6 +80,35 @@ def _bordered(rows: str, columns: str, size: tuple[int, int], window: int, dtype
         Y[n, c, y, x] = {dtype}(S[n, c, y, x])""")
 
 
+def _variances() -> Workload:
+    """Variances of windows with a border, from their sums and those of squares."""
+    at = f"n, {_at(REPLICATED, 'y + r - 2', 9)}, {_at(REPLICATED, 'x + s - 2', 14)}"
+    return parse_workload(f"""
+        X: float16[3, 9, 14]
+        M[n, y < 9, x < 14] = sum over r < 5, s < 5 of float32(X[{at}])
+        V[n, y < 9, x < 14] = sum over r < 5, s < 5 of float32(X[{at}]) * float32(X[{at}])
+        Y[n, y, x] = V[n, y, x] / 25 - M[n, y, x] * M[n, y, x] / 625""")
+
+
+def _contrasts() -> Workload:
+    """The least and the greatest bytes of windows, how far they are apart, and a weighted mean as another dtype."""
+    return parse_workload("""
+        X: uint8[5, 11, 20]
+        W: float32[3, 3]
+        A[n, y < 9, x < 18] = max over r < 3, s < 3 of X[n, y + r, x + s]
+        B[n, y < 9, x < 18] = min over r < 3, s < 3 of X[n, y + r, x + s]                       # output
+        Y[n, y, x] = A[n, y, x] - B[n, y, x]                                                    # output
+        M[n, y < 9, x < 18] = sum over r < 3, s < 3 of W[r, s] * float32(X[n, y + r, x + s])    # output""")
+
+
+def _moving_variances() -> Workload:
+    return parse_workload("""
+        X: float32[4, 131]
+        M[b, t < 100] = sum over k < 32 of X[b, t + k]
+        V[b, t < 100] = sum over k < 32 of X[b, t + k] * X[b, t + k]
+        Y[b, t] = V[b, t] / 32 - M[b, t] * M[b, t] / 1024""")
+
+
 CASES: Mapping[str, Callable[[], Workload]] = {
     "aligned": lambda: _depthwise((16, 24), 3, 1),
     "large": lambda: _depthwise((9, 16), 7, 3, dtype="bfloat16"),
@@ -114,6 +143,9 @@ CASES: Mapping[str, Callable[[], Workload]] = {
         "X: float32[2, 5, 8, 16]\nW: float32[3, 3, 3]\nY[n, z < 5, y < 6, x < 16] = sum over r < 3, p < 3, q < 3 of "
         f"X[n, {_at(REPLICATED, 'z + r - 1', 5)}, y + p, {_at(CIRCULAR, 'x + q - 1', 16)}] * W[r, p, q]"
     ),
+    "variances": _variances,
+    "contrasts": _contrasts,
+    "moving variances": _moving_variances,
     "planes alone": lambda: _volume((6, 6, 16), 3, 0, kernel_h=1, kernel_w=1),
     "two volumes": lambda: parse_workload(
         "A: float16[2, 6, 7, 18]\nB: float16[2, 6, 7, 18]\nY[n, z < 4, y < 5, x < 16] = sum over r < 3, p < 3, q < 3 "
