@@ -20,7 +20,7 @@ first, and ``te.padding_modes`` those of images that are padded by what stands i
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, product
 from math import prod
 
 from ..core.dtypes import DType, float16, float32, int32
@@ -235,9 +235,10 @@ def _reductions(stage: Stage, taken: set[str]) -> Iterator[Sequence[Stage]]:
     rounds = stage.tensor.dtype.is_float and stage.tensor.dtype.bits < 32
     if rounds and stage.reducer in (Reducer.SUM, Reducer.PROD):
         return
-    for first in range(1, len(stage.reduce_axes)):
+    largest = _largest(loads_of(stage.body))
+    for order, first in product((_in_order_of_load, _in_order_of_dimensions), range(1, len(stage.reduce_axes))):
         outer, inner = stage.reduce_axes[:first], stage.reduce_axes[first:]
-        kept = _in_order_of_load(_largest(loads_of(stage.body)), (*outer, *stage.axes))
+        kept = order(largest, (*outer, *stage.axes))
         tensor = Buffer(fresh_name("partial", taken), tuple(a.extent for a in kept), stage.tensor.dtype)
         partial = Stage(tensor, kept, stage.body, inner, stage.reducer)
         total = replace(stage, body=_element(tensor, kept), reduce_axes=outer)
@@ -402,6 +403,14 @@ def _in_order_of_load(load: Load | None, axes: Sequence[Axis]) -> tuple[Axis, ..
     """Return axes in the order in which a load has them as indices, behind those that it has not."""
     places = {} if load is None else {i.name: n for n, i in enumerate(load.indices) if isinstance(i, Var)}
     return tuple(sorted(axes, key=lambda a: places.get(a.name, -1)))
+
+
+def _in_order_of_dimensions(load: Load | None, axes: Sequence[Axis]) -> tuple[Axis, ...]:
+    """Return axes in the order of the first dimensions that a load has at an index on them, behind those that it has
+    not."""
+    indices = () if load is None else load.indices
+    places = {a.name: next((n for n, i in enumerate(indices) if a.name in free_variables(i)), -1) for a in axes}
+    return tuple(sorted(axes, key=lambda a: places[a.name]))
 
 
 def _largest(loads: Iterable[Load]) -> Load | None:

@@ -265,6 +265,17 @@ def test_stages_of_a_level_are_computed_together() -> None:
     assert [[s.name for s in step.stages] for step in steps] == [["A", "B"], ["C", "D", "S"]]
 
 
+def test_sums_of_neighbours_along_one_axis_are_windows_with_their_axes_in_the_order_of_memory() -> None:
+    """The rows of images are summed up first, those of all places of a filter at once."""
+    text = (
+        "D: float16[4, 28, 28, 16]\nX: float16[4, 30, 30, 16]\nG[c, r < 3, s < 3] = sum over n < 4, y < 28, x < 28 of "
+        "float32(D[n, y, x, c]) * float32(X[n, y + r, x + s, c])"
+    )
+    (partial, *_), *_ = (steps for _, steps in decompositions(parse_workload(text), _has_class))
+    assert partial.output_buffers[0].shape == (4, 28, 3, 3, 16)
+    assert [s.name for s in class_sketches(partial, H200)] == ["cuda_window"]
+
+
 def test_phases_of_a_gradient_have_no_terms_that_are_left_out() -> None:
     """Of three taps, two remain for each position."""
     steps = dict(decompositions(WORKLOADS["gradient towards images"](), _has_class))
