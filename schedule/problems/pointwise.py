@@ -38,6 +38,8 @@ LEAST_CONTIGUOUS_BYTES = 16
 """Contiguous bytes that a load must have along the innermost axis where its other axes are in another order."""
 MOST_POINTS = 64
 """Points of a window at most: the loads of all of them are in registers."""
+MOST_INTERLEAVED = 4
+"""Elements of a pixel, at most: with more, tiles in shared memory are the only way to turn them."""
 MOST_OF_SEVERAL = 16
 """Elements that several reductions read at most, or one that gives a position: with more, other kernels are faster."""
 MOST_OF_SMALL_PRODUCT = 16
@@ -106,11 +108,20 @@ def pointwise_of(workload: Workload) -> Pointwise | None:
     axes = stages[0].axes
     problem = _on_axes(workload, stages, axes, tuple(Var(a.name) for a in axes))
     scattered = not all(_in_output_order(r, problem) for r in problem.loads.values())
-    if scattered and permute_of(workload) is not None:
+    if scattered and not _is_interleaved(problem) and permute_of(workload) is not None:
         return None
     if problem.lane_axis.extent % WIDEST_VECTOR == 0:
         return replace(problem, scattered=scattered)
     return replace(_flattened(problem), scattered=not _is_flat(problem))
+
+
+def _is_interleaved(problem: Pointwise) -> bool:
+    """Return whether rows are as short as pixels, or every load reads neighbours of such rows: few elements of a line
+    that a warp reads are none of its own."""
+    lane = problem.lane_axis
+    offsets = [flat_offset(m.load) for m in problem.loads]
+    near = all(o is not None and abs(o.coefficient(lane.name)) <= MOST_INTERLEAVED for o in offsets)
+    return near or lane.extent <= MOST_INTERLEAVED
 
 
 def _windows(workload: Workload) -> Pointwise | None:

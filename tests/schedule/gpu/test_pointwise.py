@@ -144,6 +144,16 @@ def _lengths() -> Workload:
         B[n, i] = argmin over c < 3 of X[n, i, c]                        # output""")
 
 
+def _planes_of_pixels() -> Workload:
+    text = "X: uint8[2, 9, 32, 3]\nM: float32[3]\nY[n, c < 3, y < 9, x < 32] = (float32(X[n, y, x, c]) - M[c]) / 255"
+    return parse_workload(text)
+
+
+def _pixels_of_planes() -> Workload:
+    text = "X: float32[2, 3, 9, 32]\nY[n, y < 9, x < 32, c < 3] = uint8(min(max(X[n, c, y, x] * 255, 0.0), 255.0))"
+    return parse_workload(text)
+
+
 SMALL = (_small_matrices, _colours, _phases_of_channels)
 SCATTERED = (
     _reversed,
@@ -155,6 +165,8 @@ SCATTERED = (
     _means_of_windows,
     _pooled_with_positions,
     _lengths,
+    _planes_of_pixels,
+    _pixels_of_planes,
     *SMALL,
 )
 WHOLE = (_shifted, _joined, _several_outputs, _chosen_by_data, _numbered, _slices)
