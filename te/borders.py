@@ -5,7 +5,7 @@ places but those in the border are next to each other:
 
     ->  sum over r < 3 of select(y + r - 1 >= 0 and y + r - 1 < 10, X[y + r - 1], X[min(max(y + r - 1, 0), 9)]) * W[r]
 
-What is read in the border may be any function of the place (``padding_modes``).
+What is read in the border may be any function of the place (``te.places``).
 """
 
 from collections.abc import Collection
@@ -18,7 +18,7 @@ from ..ir.linear_form import LinearForm
 from ..ir.rewrite import free_variables, map_loads
 from .evaluate import Evaluator
 from .functions import within
-from .padding_modes import moved_place, place_of
+from .places import moved_place, window_place_of
 from .region import box_bounds
 from .workload import Stage
 
@@ -35,7 +35,7 @@ def with_borders(reduction: Stage, moving: Collection[str]) -> Stage:
     def bordered(load: Load) -> Expr:
         indices, others, inside = list[Expr](), list[Expr](), list[Expr]()
         for i, extent in zip(load.indices, load.buffer.shape, strict=True):
-            place = place_of(i, reduced)
+            place = window_place_of(i, reduced)
             offset = None if place is None else _offset_of(i, place, box_bounds(place, box), extent)
             if place is None:
                 indices.append(i)

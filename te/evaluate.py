@@ -6,6 +6,7 @@ Integers and bools are in their own dtype, so that they wrap as in a kernel.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -33,6 +34,7 @@ from ..ir.expr import (
 from ..ir.fold import BIT_OPERATIONS
 from ..ir.linear_form import LinearForm, affine_form
 from .erf import erf
+from .places import moved_place, place_of
 from .region import box_bounds
 
 Array: TypeAlias = NDArray[Any]
@@ -142,7 +144,11 @@ class Evaluator:
         inside = len(indices) == len(e.indices) and all(
             0 <= low and high < n for (low, high), n in zip(bounds, array.shape, strict=True)
         )
-        result = self._view(array, indices) if inside else self._gathered(array, e, origin)
+        if inside:
+            result = self._view(array, indices)
+        else:
+            found = self._read_places(array, e, origin)
+            result = self._gathered(array, e, origin) if found is None else self._view(*found)
         return result.astype(np.float64, copy=False) if e.dtype.is_float else result
 
     def _view(self, array: Array, indices: list[LinearForm]) -> Array:
@@ -157,6 +163,29 @@ class Evaluator:
             raw = as_strided(array.reshape(-1)[offset:].view(np.uint8), shape, strides, writeable=False)
             return raw.view(array.dtype)
         return as_strided(array.reshape(-1)[offset:], shape, strides, writeable=False)
+
+    def _read_places(self, array: Array, e: Load, origin: tuple[int, ...]) -> tuple[Array, list[LinearForm]] | None:
+        """Return what a load reads along each dimension by itself, and where of that it reads: the border of an image
+        is repeated once for all windows. None where an index is no function of one sum of axes, or where sums have more
+        values than there are points."""
+        box = {n: (start, stop - 1) for n, (start, stop) in self.ranges.items()}
+        at, read = list[LinearForm](), list[Array]()
+        for i, start, extent in zip(e.indices, origin, array.shape, strict=True):
+            place = LinearForm({}) if isinstance(i, Const) else place_of(i)
+            if place is None:
+                return None
+            low, high = box_bounds(place, box)
+            if high - low >= prod(stop - start for n, (start, stop) in self.ranges.items() if n in place.variables):
+                return None
+            moved = Evaluator({}, {"place": (low, high + 1)})(moved_place(i, place, LinearForm({Var("place"): 1})))
+            at.append(place + -low)
+            read.append(np.clip(np.broadcast_to(moved, high - low + 1) - start, 0, extent - 1))
+        array = array[tuple(slice(places.min(), places.max() + 1) for places in read)]
+        for d, places in enumerate(read):
+            from_first = places - places.min()
+            if not np.array_equal(from_first, np.arange(array.shape[d])):
+                array = np.take(array, from_first, axis=d)
+        return np.ascontiguousarray(array), at
 
     def _gathered(self, array: Array, e: Load, origin: tuple[int, ...]) -> Array:
         """Return the elements one by one. Indices outside the array are moved inside, since a select drops what is read

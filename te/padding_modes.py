@@ -8,18 +8,17 @@
 Any function of one sum of axes is taken for such a padding, such as the quotient by which an image is enlarged.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ..core.dtypes import INDEX
 from ..core.errors import InvalidWorkload
 from ..ir.buffer import Buffer
 from ..ir.expr import Expr, Load, Select, Var, rebuild
-from ..ir.linear_form import LinearForm, affine_form
-from ..ir.rewrite import fresh_name, loads_of, substitute
+from ..ir.linear_form import LinearForm
+from ..ir.rewrite import fresh_name, substitute
 from .channels_last import Decomposition, channels_last_steps
 from .contraction import contraction_of
 from .inline import inline_stages
+from .places import moved_place, window_place_of
 from .region import Region
 from .steps import step_of
 from .workload import Axis, Stage, Workload
@@ -79,7 +78,7 @@ def _padded_convolution(workload: Workload) -> _PaddedConvolution | None:
         return name
 
     def padded(load: Load, region: Region) -> Load:
-        places = [place_of(i, reduced) for i in load.indices]
+        places = [window_place_of(i, reduced) for i in load.indices]
         if not any(places):
             return load
         at, extents, read = list[Expr](), list[int](), list[Expr]()
@@ -111,31 +110,3 @@ def _padded_convolution(workload: Workload) -> _PaddedConvolution | None:
     stages = tuple(made.values())
     rest = step_of(whole, [s.tensor for s in stages], (replace(total, body=body), *further), whole.outputs)
     return _PaddedConvolution(whole, stages, rest)
-
-
-def place_of(i: Expr, reduced: set[str]) -> LinearForm | None:
-    """Return the sum of axes, one of them ``reduced``, that an index is a function of, and not the sum itself; None
-    where it is anything else."""
-    if affine_form(i) is not None or loads_of(i):
-        return None
-    places = {replace(form, constant=0) for form in _sums(i)}
-    (place,) = places if len(places) == 1 else (LinearForm({}),)
-    return place if len(place.terms) > 1 and reduced & set(place.variables) else None
-
-
-def _sums(e: Expr) -> Iterator[LinearForm]:
-    """Yield the largest sums of axes in an expression."""
-    form = affine_form(e) if e.dtype == INDEX else None
-    if form is not None:
-        yield from [] if form.is_constant else [form]
-        return
-    for child in e.children:
-        yield from _sums(child)
-
-
-def moved_place(e: Expr, place: LinearForm, to: LinearForm) -> Expr:
-    """``e`` with ``to`` for the sum ``place``."""
-    form = affine_form(e) if e.dtype == INDEX else None
-    if form is not None:
-        return e if form.is_constant else (form - place + to).to_expr()
-    return rebuild(e, [moved_place(child, place, to) for child in e.children])

@@ -17,6 +17,7 @@ from .join import Joined, join
 from .scan import accumulate, scan_of, values_stage
 from .scatter import scatter, scatter_of
 from .slicing import Slicing, slice_of, slicing_of
+from .sums_of_products import single_products
 from .threads import thread_count
 from .workload import Stage, Workload
 
@@ -42,11 +43,12 @@ def reference(workload: Workload, inputs: Mapping[str, Array], threads: int | No
 
     Floats are computed and returned in float64: only constants and casts round to their dtype. Integers and bools are
     exact, wrap, and come in their own dtype. Sums of products run as matrix products, in the cheapest order
-    (``te.contraction_path``), scans keep a running value, and terms of scatters are sorted. The rest is computed in
-    chunks that stay in cache, on several threads where it is much. Where intermediates are large, slices of the whole
-    workload are computed instead (``te.slicing``). ``threads`` of None means those that this process may run on, at
-    most 16; their number changes at most the last digit of float64 sums. A tensor is dropped once nothing reads it any
-    more. Raises InvalidParameter naming an input that is missing or has another shape or dtype.
+    (``te.contraction_path``, ``te.sums_of_products``), scans keep a running value, and terms of scatters are sorted.
+    The rest is computed in chunks that stay in cache, on several threads where it is much. Where intermediates are
+    large, slices of the whole workload are computed instead (``te.slicing``). ``threads`` of None means those that this
+    process may run on, at most 16; their number changes at most the last digit of float64 sums. A tensor is dropped
+    once nothing reads it any more. Raises InvalidParameter naming an input that is missing or has another shape or
+    dtype.
     """
     tensors = {t.name: _input(t, inputs) for t in workload.inputs}
     sliced = reference_slicing(workload)
@@ -101,7 +103,9 @@ def _is_sliced(stage: Stage) -> bool:
         return False
     if contraction_of(stage) is not None:
         return True
-    return grouped_contraction_of(stage) is None and not contraction_paths(stage) and scan_of(stage) is None
+    if grouped_contraction_of(stage) is not None or contraction_paths(stage) or scan_of(stage) is not None:
+        return False
+    return stage in single_products(stage, {stage.name})
 
 
 def _in_slices(
@@ -167,6 +171,12 @@ def _stage(stage: Stage, tensors: Mapping[str, Array], threads: int | None) -> A
         known = dict(tensors)
         for inner in paths[0].stages:
             known[inner.name] = _stage(inner, known, threads)
+        return known[stage.name]
+    products = single_products(stage, {*tensors, stage.name, *(a.name for a in (*stage.axes, *stage.reduce_axes))})
+    if stage not in products:
+        known = dict(tensors)
+        for part in products:
+            known[part.name] = _stage(part, known, threads)
         return known[stage.name]
     scan = scan_of(stage)
     if scan is not None:

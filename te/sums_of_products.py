@@ -35,12 +35,13 @@ def with_single_products(workload: Workload) -> Workload | None:
     """Return the workload with its sums of several products written so; None where it has none."""
     taken = {b.name for b in workload.inputs} | {s.name for s in workload.stages}
     taken |= {a.name for s in workload.stages for a in (*s.axes, *s.reduce_axes)}
-    stages = tuple(part for s in workload.stages for part in _single_products(s, taken))
+    stages = tuple(part for s in workload.stages for part in single_products(s, taken))
     return None if stages == workload.stages else replace(workload, stages=stages)
 
 
-def _single_products(stage: Stage, taken: set[str]) -> Sequence[Stage]:
-    """Return the stages that compute ``stage``, the last of which has its tensor. Further names are ``taken``."""
+def single_products(stage: Stage, taken: set[str]) -> Sequence[Stage]:
+    """Return the stages that compute ``stage``, the last of which has its tensor: itself, where it is no sum of several
+    products. Names of further tensors and axes are none of ``taken``, and are afterwards."""
     if stage.reducer is not Reducer.SUM or not stage.tensor.dtype.is_float or contraction_of(stage) is not None:
         return [stage]
     joined = next(_over_a_dimension(stage, taken), None)

@@ -19,6 +19,7 @@ from tilewright.te.contraction import contraction_of
 from tilewright.te.data import random_inputs
 from tilewright.te.erf import erf
 from tilewright.te.operators import OPERATORS
+from tilewright.te.parse import parse_workload
 from tilewright.te.positions import without_positions
 from tilewright.te.reference import chunks, reference
 from tilewright.te.tolerance import tolerance
@@ -274,6 +275,25 @@ def test_windows_strides_reversals_and_guards() -> None:
     assert result["backwards"].tolist() == v[::-1].tolist()
     assert result["shifted"].tolist() == [-1.0, -1.0, *v.tolist(), -1.0]
     assert result["diagonal"].tolist() == [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]
+
+
+@pytest.mark.parametrize(
+    ("row", "column"),
+    [
+        ("min(max(y + r - 1, 0), 5)", "min(max(x * 2 + s - 1, 0), 8)"),
+        ("min(max(5 - abs(5 - abs(y + r - 2)), 0), 5)", "(x * 2 + s + 8) % 9"),
+        ("5 - y", "min(max(x * 3 - s, 0), 8)"),
+        ("min(max(y - x, 0), 5)", "min(x * 2 + s, 8)"),
+        ("3", "(x * 2 + s) // 2"),
+    ],
+)
+def test_places_that_are_read_along_each_dimension_by_itself(row: str, column: str) -> None:
+    """The border of an image, and what is read backwards or twice."""
+    axes = "y < 5, x < 5" if row == "5 - y" else "y < 6, x < 4"
+    text = f"X: float32[6, 9]\nY[{axes}] = sum over r < 3, s < 3 of select(y + r >= 1, X[{row}, {column}], 0.5)"
+    w = parse_workload(text)
+    inputs = random_inputs(w, 1)
+    np.testing.assert_allclose(reference(w, inputs)["Y"], interpret(loop_nest(w), inputs)["Y"], 1e-6, 1e-6)
 
 
 def test_outputs_may_be_read_again_and_inputs_ignored() -> None:
