@@ -14,11 +14,13 @@ most the one in the shape. ``# dynamic keys_extent in dimension 1, measured at 2
 expressions may read its extent by that name.
 
 What no stage reads is an output, and so is what is marked. A number takes the dtype of what it is combined with, unless
-it has a suffix (``0.5f16``). Stages may use the same names of axes.
+it has a suffix (``0.5f16``); numbers are combined as Python does it (``X[i] * (1 / 3)``). Stages may use the same names
+of axes.
 """
 
+import operator
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import NoReturn
@@ -74,6 +76,14 @@ _BINARY = {
     "/": (BinaryOp.DIV, 6),
     "//": (BinaryOp.FLOORDIV, 6),
     "%": (BinaryOp.MOD, 6),
+}
+_ARITHMETIC: Mapping[BinaryOp, Callable[[float, float], float]] = {
+    BinaryOp.ADD: operator.add,
+    BinaryOp.SUB: operator.sub,
+    BinaryOp.MUL: operator.mul,
+    BinaryOp.DIV: operator.truediv,
+    BinaryOp.FLOORDIV: operator.floordiv,
+    BinaryOp.MOD: operator.mod,
 }
 _COMPARE = dict(zip(("<", "<=", ">", ">=", "==", "!="), CompareOp, strict=True))
 _FUNCTIONS = {op.value: op for op in UnaryOp if op not in (UnaryOp.NEG, UnaryOp.NOT)}
@@ -311,10 +321,10 @@ class _Expression:
         elif self._take("-"):
             is_number = self._kind == "number"
             inner = self._operand(_NEGATION)
-            if not is_number:
-                left = Unary(UnaryOp.NEG, _typed(inner, None))
+            if is_number and isinstance(inner, Const):
+                left = Const(-inner.value, inner.type)
             else:
-                left = Const(-inner.value, inner.type) if isinstance(inner, Const) else -inner
+                left = Unary(UnaryOp.NEG, inner) if isinstance(inner, Expr) else -inner
         else:
             left = self._atom()
         for _ in range(MAX_DEPTH):
@@ -322,7 +332,11 @@ class _Expression:
             if symbol in _BINARY and _BINARY[symbol][1] >= binding:
                 self._next()
                 op, own = _BINARY[symbol]
-                left = Binary(op, *_alike(left, self._operand(own + 1)))
+                right = self._operand(own + 1)
+                if isinstance(left, Expr) or isinstance(right, Expr):
+                    left = Binary(op, *_alike(left, right))
+                else:
+                    left = self._of_numbers(op, left, right)
             elif symbol in _COMPARE and binding <= _COMPARISON:
                 self._next()
                 left = Compare(_COMPARE[symbol], *_alike(left, self._operand(_SUM)))
@@ -334,6 +348,15 @@ class _Expression:
                 self._depth -= 1
                 return left
         _fail(self.line, f"more than {MAX_DEPTH} operators in a row; use parentheses, or a further stage")
+
+    def _of_numbers(self, op: BinaryOp, a: float, b: float) -> float:
+        """Return what an operation of two plain numbers gives, as Python computes it: a plain number again."""
+        try:
+            found = _ARITHMETIC[op](a, b)
+            float(found)  # no float holds the largest whole numbers
+            return found
+        except (ArithmeticError, ValueError) as error:
+            _fail(self.line, f"{a} {op} {b}: {error}")
 
     def _atom(self) -> _Operand:
         kind, token, suffix = self._kind, self._token, self._suffix

@@ -37,6 +37,21 @@ def test_what_people_write() -> None:
     assert workload_key(parse_workload(text)) == workload_key(workload([y], constants=[b]))
 
 
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("(1 - 0.75) * A[i]", "0.25 * A[i]"),
+        ("A[i] / (256 * 256)", "A[i] / 65536"),
+        ("3 / 4 * A[i]", "0.75 * A[i]"),
+        ("A[i] * -(7 // 2 - 7 % 2)", "A[i] * -2"),
+        ("A[i + 2 * 2 - 4]", "A[i]"),
+    ],
+)
+def test_numbers_are_combined_before_they_have_a_dtype(written: str, meant: str) -> None:
+    read, wanted = (parse_workload(f"A: float32[4]\nB[i < 4] = {body}") for body in (written, meant))
+    assert workload_key(read) == workload_key(wanted)
+
+
 @pytest.mark.parametrize("one_end", ["max(i - 1, 0)", "max(min(i - 1, 3), 0)"])
 def test_an_index_may_be_kept_inside_at_the_end_that_it_reaches_beyond(one_end: str) -> None:
     read, both = (parse_workload(f"A: float32[4]\nB[i < 4] = A[{i}]") for i in (one_end, "min(max(i - 1, 0), 3)"))
@@ -54,6 +69,8 @@ def test_an_index_may_be_kept_inside_at_the_end_that_it_reaches_beyond(one_end: 
         ("A: float32[4]\nD: float32[5]\nB[i] = A[i] + D[i]", r"line 3: i could go to 4 \(A\) or 5 \(D\)"),
         ("A: float32[4]\nB[i < 4] = sum over k of A[k]", "line 2: how far k goes is missing"),
         ("A: float32[4]\nB[i < 5] = A[i]", "line 2: "),
+        ("A: float32[4]\nB[i] = A[i] + 1 // 0", "line 2: 1 floordiv 0: "),
+        ("A: float32[4]\nB[i] = A[i] + " + " * ".join(["9" * 40] * 9), "line 2: .* too large"),
         ("A: float32[4]\nB[i < 4] = A[max(i + 1, 0)]", "line 2: A is read at 1 to 4 along a dimension of 4"),
         ("A: float32[4]\nB[i < 4] = A[min(i - 1, 3)]", "line 2: A is read at -1 to 2 along a dimension of 4"),
         ("A: float32[4]\nB[i] = A[i] $ 2", r"line 2: '\$' has no meaning"),
