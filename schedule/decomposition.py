@@ -119,7 +119,7 @@ def cpu_decompositions(
     """Return the decompositions of a workload for a processor, where the generic sketch is as good as a class for
     everything but sums of products, and no class reduces these at once. Long rows of a softmax have one in chunks."""
     found = decompositions(workload, lambda step: has_class(step) or not any(map(contraction_of, step.stages)))
-    left_out = [name for name, _ in found if name == REDUCED_PRODUCTS or name.endswith(SPLIT_K)]
+    left_out = [name for name, _ in found if name in (REDUCED_PRODUCTS, LEVELS) or name.endswith(SPLIT_K)]
     return [*((name, steps) for name, steps in found if name not in left_out), *softmax_chunk_steps(workload)]
 
 
