@@ -21,6 +21,7 @@ from ...ir.rewrite import free_variables, substitute
 from ...te.phases import with_phases
 from ...te.workload import Axis, Workload
 from ..tile.delinearize import axis_indices, delinearize
+from ..tile.load_analysis import conditions_inside
 from .gemm import Gemm, Operand, Sides, sides_of
 from .image_window import TAP, ImageWindow
 
@@ -45,6 +46,15 @@ def implicit_gemm_of(
             if product is not None:
                 return product
     return None
+
+
+def filters_inside(gemm: Gemm) -> list[Expr]:
+    """Return all conditions on which a filter lies in its tensor, on ``TAP``, ``n``, ``k`` and the axes of the batch:
+    those of ``filters_exist``, and of phases that are filters of the product. Filters are zero elsewhere."""
+    load, window = gemm.b.load, gemm.window
+    assert load is not None and window is not None
+    extents = {a.name: a.extent for a in (*gemm.batch, gemm.n)}
+    return conditions_inside(load, {**extents, TAP: window.tap_count, "k": window.channels})
 
 
 def filters_exist(gemm: Gemm) -> list[Expr]:

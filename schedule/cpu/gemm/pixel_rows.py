@@ -35,7 +35,7 @@ from ....ir.stmt import Kernel
 from ....te.workload import Axis, Workload
 from ...problems.gemm import Gemm, Operand
 from ...problems.image_window import TAP
-from ...problems.implicit_gemm import filters_exist, implicit_gemm_of
+from ...problems.implicit_gemm import filters_inside, implicit_gemm_of
 from ...tile.names import FreshNameWriter
 from .im2col import fields_of
 from .kernel import BlockedGemmWriter, CpuGemmSetting, RegisterTile
@@ -161,7 +161,7 @@ def pixel_rows_of(workload: Workload, dtypes: tuple[DType, DType] | None = None)
     corner = (*rows.corner(plane, index(0)), index(0))
     image_at = rows.load(plane, corner, Var("k"))
     step = {TAP: Var("k") // window.channels, "k": Var("k") % window.channels}
-    filters, exist = substitute(p.b.load, step), [substitute(condition, step) for condition in filters_exist(p)]
+    filters, exist = substitute(p.b.load, step), [substitute(condition, step) for condition in filters_inside(p)]
     filters = Select(logical_and(*exist), filters, const(0, filters.dtype)) if exist else filters
     filters = filters if filters.dtype == right else Cast(filters, right)
     batch = (*p.batch, Axis(PLANE, planes)) if planes > 1 else p.batch

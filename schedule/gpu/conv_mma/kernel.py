@@ -42,7 +42,7 @@ from ....te.functions import cast, equal
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.gemm import Gemm
 from ...problems.image_window import TAP
-from ...problems.implicit_gemm import filters_exist
+from ...problems.implicit_gemm import filters_inside
 from ...tile.delinearize import axis_indices, delinearize
 from ...tile.names import FreshNameWriter
 from ..launch_axes import warp_axes
@@ -160,7 +160,7 @@ class _ConvMmaWriter:
                 f, channel = (outer, vector * width) if along == "k" else (vector * width, outer)
                 at = {**self._at_phase(phase), TAP: tap, "k": channel, "n": f}
                 exists = [channel < channels] if room > channels else []
-                exists += [substitute(condition, at) for condition in filters_exist(self.gemm)]
+                exists += [substitute(condition, at) for condition in filters_inside(self.gemm)]
                 held = w.allocate("held", (width,), self.filters.dtype, MemoryScope.REGISTER)
                 if exists:
                     with w.vectorized("c", width) as c:

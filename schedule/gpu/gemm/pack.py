@@ -6,7 +6,6 @@ n, channel). Planes are what a float32 is split into: the number rounded to TF32
 rounded again, and so on. Infinities have no such parts: they become NaN.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 
@@ -20,6 +19,7 @@ from ....te.functions import cast
 from ....te.workload import Axis
 from ...problems.gemm import Gemm, Operand
 from ...problems.image_window import TAP
+from ...tile.load_analysis import conditions_inside
 from ...tile.names import FreshNameWriter
 from ...tile.stage_body import vector_at
 from ..tma_view import operand_view
@@ -67,7 +67,7 @@ def pack_operand(w: FreshNameWriter, gemm: Gemm, operand: Operand, axis: str, dt
     tiles, tiles_k = -(-extents[axis] // SIDE), -(-pitch // SIDE)
     members = prod(x.extent for x in batch)
     known = {axis: extents[axis], "k": depth, **{x.name: x.extent for x in batch}}
-    exists = [Var("k") < depth, *_conditions(source, known)]
+    exists = [Var("k") < depth, *conditions_inside(source, known)]
     axes = [("pack_cta", members * tiles * tiles_k, HardwareAxis.GRID_X), ("pack_thread", THREADS, HardwareAxis.THREAD)]
     with w.launch(f"pack_{axis}", axes) as (cta, thread):
         at = dict[str, Expr]()
@@ -95,16 +95,6 @@ def pack_operand(w: FreshNameWriter, gemm: Gemm, operand: Operand, axis: str, dt
     numbers = [Var(x.name) for x in batch]
     plane = [Var(PLANES[axis])] if planes > 1 else []
     return Load(packed, (*numbers, *plane, Var(axis), Var("k")))
-
-
-def _conditions(source: Load, extents: Mapping[str, int]) -> list[Expr]:
-    """Return what says that an operand exists, given the extents of the variables of its indices. Of filters whose
-    phases have different numbers of places, or which a sum over more channels reads, some do not. They are zero."""
-    found = list[Expr]()
-    for i, extent in zip(source.indices, source.buffer.shape, strict=True):
-        if not (isinstance(i, Var) and extents.get(i.name, extent + 1) <= extent):
-            found += [i >= 0, i < extent]
-    return found
 
 
 def _stage(

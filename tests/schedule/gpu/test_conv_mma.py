@@ -76,6 +76,7 @@ CASES: dict[str, Callable[[], Workload]] = {
     "transposed, 3 x 3": lambda: _transposed(kernel_h=3, kernel_w=3, output_padding=1, bias=True),
     "transposed, 2 x 2": lambda: _transposed(kernel_h=2, kernel_w=2, padding=0, channels=72),
     "transposed, not of whole strides": lambda: _transposed(kernel_h=3, kernel_w=5, stride=3, bias=True, residual=True),
+    "transposed, narrower than a stride": lambda: _transposed(kernel_h=4, kernel_w=2, stride=3, padding=2),
     "1-D": lambda: workload_of(
         "conv1d", batch=2, channels=64, length=50, filters=3, kernel=7, padding=3, layout="NWC", dtype="float16"
     ),
