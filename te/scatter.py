@@ -59,8 +59,7 @@ class Scatter:
     @property
     def usual_length(self) -> int:
         """How many terms hardly any element has more of, where all keys are as likely."""
-        mean = self.term_count / self.key_count
-        return min(self.term_count, round(mean + 6 * sqrt(mean) + 6))
+        return usual_count(self.term_count, self.key_count)
 
     @property
     def is_inside(self) -> Expr:
@@ -75,6 +74,12 @@ class Scatter:
         for place, axis in zip(self.places, self.keys, strict=True):
             key = place if key == index(0) else key * axis.extent + place
         return key
+
+
+def usual_count(terms: int, places: int) -> int:
+    """Return how many of ``terms`` hardly any of as many ``places``, which are as likely, has more of."""
+    mean = terms / places
+    return min(terms, round(mean + 6 * sqrt(mean) + 6))
 
 
 def scatter_of(stage: Stage) -> Scatter | None:

@@ -1,12 +1,13 @@
 """Kernels of scatters: reductions of the terms whose loaded index is that of the element.
 
-What comes in is a ``problems.scatter.ScatterProblem``. What goes out is a kernel of three launches or four: the numbers
+What comes in is a ``problems.scatter.ScatterProblem``. What goes out is a kernel of three to five launches: the numbers
 of all terms are sorted by their element, and then each element reduces its own (sketch ``cuda_scatter``). There are no
 atomics, and the terms of an element are reduced in a fixed order, so that results are the same bits every time.
 
 ``space``    the knobs, the legal settings, the promising ones and the estimated time of a setting
 ``sort``     the launches that sort
-``kernel``   the launch that reduces
+``rank``     how a block ranks its terms
+``kernel``   the launches that reduce: pieces of elements with many terms, where there are such, and all elements
 
 Of few elements, such as a histogram has, each thread has copies (sketch ``cuda_scatter_private``):
 

@@ -8,7 +8,8 @@ share its terms: each has a part of them, and the parts are combined in their or
 than others, such as a frequent word or a hub of a graph, is left to all groups of its block.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ....core.dtypes import INDEX, int32
@@ -23,12 +24,12 @@ from ....ir.expr import (
     Unary,
     UnaryOp,
     index,
-    logical_and,
     maximum,
     minimum,
 )
 from ....ir.rewrite import map_loads
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
+from ....te.functions import equal
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.scatter import ScatterProblem
 from ...space.columns import Size
@@ -46,11 +47,11 @@ LONG_TRIPS = 16
 class ScatterSizes:
     """What a setting of the knobs implies; columns for a space, plain ints for one setting.
 
-    ``buckets``, ``vector_width``, ``threads_per_row``, ``vectors``, ``splits``, ``rows_per_cta`` and ``unroll`` are the
-    knobs. ``chunks``: parts of the terms of a batch that are sorted side by side. ``row_parts``: into how many parts
-    the columns of an element are cut. ``threads``, ``blocks``: those of the launch that reduces. ``registers``:
-    estimated registers of a thread there. ``shared_bytes``: shared memory of a block there. ``resident``: how many
-    blocks a multiprocessor runs at once, by that estimate.
+    ``buckets``, ``vector_width``, ``threads_per_row``, ``vectors``, ``splits``, ``rows_per_cta``, ``unroll`` and
+    ``piece_terms`` are the knobs. ``chunks``: parts of the terms of a batch that are sorted side by side.
+    ``row_parts``: into how many parts the columns of an element are cut. ``threads``, ``blocks``: those of the launch
+    that reduces. ``registers``: estimated registers of a thread there. ``shared_bytes``: shared memory of a block
+    there. ``resident``: how many blocks a multiprocessor runs at once, by that estimate.
     """
 
     buckets: Size
@@ -60,6 +61,7 @@ class ScatterSizes:
     splits: Size
     rows_per_cta: Size
     unroll: Size
+    piece_terms: Size
     chunks: Size
     row_parts: Size
     threads: Size
@@ -87,15 +89,59 @@ class _ScatterKernelWriter:
         self.w = w = FreshNameWriter(problem.names)
         self.accumulation = accumulation_of(problem)
         self.dtype = self.accumulation.accumulator_dtype
-        first = Buffer(w.fresh("first"), (problem.batches, problem.keys + 1), int32)
-        order = Buffer(w.fresh("order"), (problem.batches, problem.terms), int32)
-        self.sort = TermSort(w, problem, sizes.chunks, sizes.buckets, first, order)
+        self.sort = TermSort(w, problem, sizes.chunks, sizes.buckets)
+        self.pieces: Buffer | None = None
+        if sizes.piece_terms and problem.terms >= sizes.piece_terms:
+            shape = (problem.batches, problem.terms // sizes.piece_terms, problem.columns)
+            self.pieces = Buffer(w.fresh("pieces"), shape, self.dtype)
 
     def kernel(self) -> Kernel:
-        workspace = self.sort.write()
+        self.sort.write()
+        workspace = self.sort.workspace
+        if self.pieces is not None:
+            self._reduce_pieces(self.pieces)
+            workspace += (self.pieces,)
         self._reduce()
         outputs = tuple(dict.fromkeys(self.p.workload.output_buffers))
         return Kernel(KERNEL_NAME, self.p.workload.inputs, outputs, workspace, self.w.finish())
+
+    def _partials(self) -> Buffer | None:
+        """Return where groups of threads leave what they have, if there are several."""
+        s, groups = self.s, self.s.splits * self.s.rows_per_cta
+        shape = (groups, s.vectors, s.vector_width, s.threads_per_row)
+        return self.w.allocate("partials", shape, self.dtype, MemoryScope.SHARED) if groups > 1 else None
+
+    def _reduce_pieces(self, pieces: Buffer) -> None:
+        """The sorted terms are cut into pieces of as many. A block reduces one that belongs to one element."""
+        w, s, p, count = self.w, self.s, self.p, pieces.shape[1]
+        axes = [
+            ("block", p.batches * count * s.row_parts, HardwareAxis.GRID_X),
+            ("thread", s.threads, HardwareAxis.THREAD),
+        ]
+        with w.launch("reduce_pieces", axes, min_blocks=s.resident) as (block, thread):
+            x, group = thread % s.threads_per_row, thread // s.threads_per_row
+            number, part = block // s.row_parts, block % s.row_parts
+            batch, piece = number // count, number % count
+            partials, groups = self._partials(), s.splits * s.rows_per_cta
+            begin, end = piece * s.piece_terms, (piece + 1) * s.piece_terms
+            keys = w.allocate("keys", (2,), int32, MemoryScope.REGISTER)
+            inside = Cast(Load(self.sort.first, (batch, index(self.sort.first.shape[1] - 1))), INDEX)
+            for n, place in enumerate((begin, end - 1)):
+                term = self._number(Load(self.sort.order, (batch, place)), p.terms)
+                of_term = Select(end <= inside, self.sort.key(batch, term), index(-1))
+                w.store(keys, (index(n),), Cast(of_term, int32))
+            with w.when(Load(keys, (index(0),)) >= 0, equal(Load(keys, (index(0),)), Load(keys, (index(1),)))):
+                key = self._number(Load(keys, (index(0),)), p.keys)
+                at = {**axis_indices(batch, p.scatter.batch), **axis_indices(key, p.scatter.keys)}
+                accumulators = self._new_accumulators()
+                own = self._own_range((begin, end), (group, groups))
+                self._add_terms(accumulators, at, batch, own, part, x)
+                if partials is not None:
+                    self._combine(partials, accumulators, group, index(0), groups, x)
+                with w.when(equal(group, 0) if groups > 1 else None), w.unrolled("j", s.vectors) as j:
+                    column, is_own = self._column(part, x, j)
+                    with w.when(is_own), w.loop("lane", s.vector_width, LoopKind.VECTORIZED) as lane:
+                        w.store(pieces, (batch, piece, column + lane), Load(accumulators, (j, lane)))
 
     def _reduce(self) -> None:
         w, s = self.w, self.s
@@ -103,39 +149,35 @@ class _ScatterKernelWriter:
         with w.launch(KERNEL_NAME, axes, min_blocks=s.resident) as (block, thread):
             x, group = thread % s.threads_per_row, thread // s.threads_per_row
             first_row, part = block // s.row_parts * s.rows_per_cta, block % s.row_parts
-            groups = s.splits * s.rows_per_cta
-            shape = (groups, s.vectors, s.vector_width, s.threads_per_row)
-            partials = None
-            if groups > 1:
-                partials = w.allocate("partials", shape, self.dtype, MemoryScope.SHARED)
+            partials = self._partials()
             row = first_row + group // s.splits
             at, exists = self._at_row(row)
             bounds = self._bounds(row)
             is_long = self._is_long(bounds)
             begin, end = self._range(bounds)
+            ranges = None
             if is_long is not None:
                 end = Select(is_long, begin, end)
                 ranges = w.allocate("ranges", (s.rows_per_cta, 2), int32, MemoryScope.SHARED)
-                with w.when(Compare(CompareOp.EQ, thread % (s.threads_per_row * s.splits), index(0))):
+                with w.when(equal(thread % (s.threads_per_row * s.splits), 0)):
                     for n in (0, 1):
                         w.store(ranges, (group // s.splits, index(n)), Load(bounds, (index(n),)))
-            accumulators = self._of_terms(at, self._batch(row), (begin, end), (group % s.splits, s.splits), part, x)
+            own = self._own_range((begin, end), (group % s.splits, s.splits))
+            accumulators = self._new_accumulators()
+            self._add_terms(accumulators, at, self._batch(row), own, part, x)
             if s.splits > 1 and partials is not None:
                 self._combine(partials, accumulators, group, group // s.splits * s.splits, s.splits, x)
-            stores = [] if exists is None else [exists]
-            stores += [Compare(CompareOp.EQ, group % s.splits, index(0))] if s.splits > 1 else []
-            stores += [] if is_long is None else [Unary(UnaryOp.NOT, is_long)]
-            with w.when(logical_and(*stores) if stores else None):
+            is_first = equal(group % s.splits, 0) if s.splits > 1 else None
+            with w.when(exists, is_first, None if is_long is None else Unary(UnaryOp.NOT, is_long)):
                 self._store(at, part, x, accumulators)
-            if is_long is not None and partials is not None:
+            if ranges is not None:
                 self._reduce_long_rows(first_row, part, ranges, partials, group, x)
 
     def _reduce_long_rows(
-        self, first_row: Expr, part: Expr, ranges: Buffer, partials: Buffer, group: Expr, x: Expr
+        self, first_row: Expr, part: Expr, ranges: Buffer, partials: Buffer | None, group: Expr, x: Expr
     ) -> None:
         """Elements with many terms, one after the other, with all threads of the block."""
-        w, s = self.w, self.s
-        groups = partials.shape[0]
+        w, s, groups = self.w, self.s, self.s.splits * self.s.rows_per_cta
         w.barrier()
         with w.loop("long_row", s.rows_per_cta) as number:
             row = first_row + number
@@ -143,14 +185,38 @@ class _ScatterKernelWriter:
             bounds = w.allocate("long_bounds", (2,), int32, MemoryScope.REGISTER)
             for n in (0, 1):
                 w.store(bounds, (index(n),), Load(ranges, (number, index(n))))
-            is_long = self._is_long(bounds)
-            assert is_long is not None
-            with w.when(is_long if exists is None else logical_and(exists, is_long)):
-                accumulators = self._of_terms(at, self._batch(row), self._range(bounds), (group, groups), part, x)
-                self._combine(partials, accumulators, group, index(0), groups, x)
-                with w.when(Compare(CompareOp.EQ, group, index(0))):
+            with w.when(exists, self._is_long(bounds)):
+                accumulators = self._new_accumulators()
+                for own in self._around_pieces(accumulators, self._batch(row), bounds, (group, groups), part, x):
+                    self._add_terms(accumulators, at, self._batch(row), own, part, x)
+                if partials is not None:
+                    self._combine(partials, accumulators, group, index(0), groups, x)
+                with w.when(equal(group, 0) if groups > 1 else None):
                     self._store(at, part, x, accumulators)
                 w.barrier()
+
+    def _around_pieces(
+        self, accumulators: Buffer, batch: Expr, bounds: Buffer, share: tuple[Expr, int], part: Expr, x: Expr
+    ) -> Iterator[tuple[Expr, Expr]]:
+        """Add the share of a group of threads of the pieces of an element, and yield its shares of the terms before and
+        behind them."""
+        begin, end = self._range(bounds)
+        if self.pieces is None:
+            yield self._own_range((begin, end), share)
+            return
+        each, pieces = self.s.piece_terms, self.pieces
+        first = (begin + (each - 1)) // each
+        last = maximum(first, end // each)
+        yield self._own_range((begin, minimum(first * each, end)), share)
+        own = self._own_range((first, last), share)
+
+        def of_piece(here: Expr, u: Expr, column: Expr, lane: Expr) -> Expr:
+            piece = minimum(minimum(here + u, own[1] - 1), index(pieces.shape[1] - 1))
+            return Load(pieces, (batch, maximum(piece, index(0)), column + lane))
+
+        with self._trips(own, pieces.shape[1]) as here:
+            self._accumulate(accumulators, (here, own[1]), part, x, lambda *at: of_piece(here, *at))
+        yield self._own_range((minimum(last * each, end), end), share)
 
     def _at_row(self, row: Expr) -> tuple[Mapping[str, Expr], Expr | None]:
         """Return the axes of batch and keys at a row that exists, and whether it is the one asked for; None where it
@@ -172,9 +238,9 @@ class _ScatterKernelWriter:
     def _bounds(self, row: Expr) -> Buffer:
         """Return where the terms of a row begin and end, in registers."""
         bounds = self.w.allocate("bounds", (2,), int32, MemoryScope.REGISTER)
-        key = self._row_within(row) % self.p.keys
+        place = self.sort.place(self._row_within(row) % self.p.keys)
         for n in (0, 1):
-            self.w.store(bounds, (index(n),), Load(self.sort.first, (self._batch(row), key + n)))
+            self.w.store(bounds, (index(n),), Load(self.sort.first, (self._batch(row), place + n)))
         return bounds
 
     def _range(self, bounds: Buffer) -> tuple[Expr, Expr]:
@@ -186,7 +252,7 @@ class _ScatterKernelWriter:
         they do in any case."""
         s = self.s
         most: int = LONG_TRIPS * s.unroll * s.splits
-        if s.rows_per_cta == 1 or most >= self.p.terms:
+        if (self.pieces is None and s.rows_per_cta == 1) or most >= self.p.terms:
             return None
         begin, end = self._range(bounds)
         return most < end - begin
@@ -208,54 +274,85 @@ class _ScatterKernelWriter:
             rest[self.p.lane_axis.name] = rest[self.p.lane_axis.name] + lane
         return {**at, **rest}
 
-    def _of_terms(
-        self,
-        at: Mapping[str, Expr],
-        batch: Expr,
-        terms: tuple[Expr, Expr],
-        share: tuple[Expr, int],
-        part: Expr,
-        x: Expr,
-    ) -> Buffer:
-        """Return what terms of an element come to, [vector, lane]: of those in a range ``terms`` the share of a group
-        of threads, given which one it is and of how many."""
-        w, s, p, count = self.w, self.s, self.p, self.p.terms
-        shape = (s.vectors, s.vector_width)
-        accumulators = w.allocate("accumulators", shape, self.dtype, MemoryScope.REGISTER)
-        (identity,) = self.accumulation.identity
-        with w.unrolled("j", s.vectors) as j, w.unrolled("lane", s.vector_width) as lane:
-            w.store(accumulators, (j, lane), identity)
+    def _own_range(self, terms: tuple[Expr, Expr], share: tuple[Expr, int]) -> tuple[Expr, Expr]:
+        """Return where the terms of a group of threads begin and end: its share of those in a range ``terms``, given
+        which group it is and of how many."""
         (begin, end), (number, groups) = terms, share
         if groups > 1:
             each = (end - begin + (groups - 1)) // groups
             begin, end = begin + number * each, minimum(begin + (number + 1) * each, end)
-        own = w.allocate("own", (2,), int32, MemoryScope.REGISTER)
+        own = self.w.allocate("own", (2,), int32, MemoryScope.REGISTER)
         for n, bound in enumerate((begin, end)):
-            w.store(own, (index(n),), Cast(bound, int32))
-        begin, end = (self._number(Load(own, (index(n),)), count + 1) for n in (0, 1))
-        trips = (maximum(end - begin, index(0)) + (s.unroll - 1)) // s.unroll
-        with w.loop("trip", -(-count // s.unroll)) as trip, w.when(trip < trips):
-            numbers = w.allocate("numbers", (s.unroll,), int32, MemoryScope.REGISTER)
-            values = w.allocate("values", (s.unroll, *shape), self.dtype, MemoryScope.REGISTER)
-            with w.unrolled("u", s.unroll) as u:
-                place = minimum(begin + (trip * s.unroll + u), end - 1)
-                w.store(numbers, (u,), Load(self.sort.order, (batch, self._clamped(place, count))))
-            with w.unrolled("u", s.unroll) as u, w.unrolled("j", s.vectors) as j:
-                term = self._number(Load(numbers, (u,)), count)
-                here = {**at, **axis_indices(term, p.scatter.stage.reduce_axes)}
-                column, _ = self._column(part, x, j)
-                with w.loop("lane", s.vector_width, LoopKind.VECTORIZED) as lane:
-                    value = scalar_at(p.scatter.term, self._at_column(here, column, lane))
-                    w.store(values, (u, j, lane), value if value.dtype == self.dtype else Cast(value, self.dtype))
-            with (
-                w.unrolled("u", s.unroll) as u,
-                w.when(begin + (trip * s.unroll + u) < end),
-                w.unrolled("j", s.vectors) as j,
-                w.unrolled("lane", s.vector_width) as lane,
-            ):
-                state = self.accumulation.combine([Load(accumulators, (j, lane))], [Load(values, (u, j, lane))])
-                w.store(accumulators, (j, lane), state[0])
+            self.w.store(own, (index(n),), Cast(bound, int32))
+        first, last = (self._number(Load(own, (index(n),)), self.p.terms + 1) for n in (0, 1))
+        return first, last
+
+    def _new_accumulators(self) -> Buffer:
+        """Return accumulators of a thread, [vector, lane], without any term yet."""
+        w, s = self.w, self.s
+        accumulators = w.allocate("accumulators", (s.vectors, s.vector_width), self.dtype, MemoryScope.REGISTER)
+        (identity,) = self.accumulation.identity
+        with w.unrolled("j", s.vectors) as j, w.unrolled("lane", s.vector_width) as lane:
+            w.store(accumulators, (j, lane), identity)
         return accumulators
+
+    @contextmanager
+    def _trips(self, own: tuple[Expr, Expr], most: int) -> Iterator[Expr]:
+        """What is done with each ``unroll`` numbers of a range, which has ``most`` at most; give the first of them."""
+        w, s, (begin, end) = self.w, self.s, own
+        trips = (maximum(end - begin, index(0)) + (s.unroll - 1)) // s.unroll
+        with w.loop("trip", -(-most // s.unroll)) as trip, w.when(trip < trips):
+            yield begin + trip * s.unroll
+
+    def _add_terms(
+        self,
+        accumulators: Buffer,
+        at: Mapping[str, Expr],
+        batch: Expr,
+        terms: tuple[Expr, Expr],
+        part: Expr,
+        x: Expr,
+    ) -> None:
+        """Add the terms in a range."""
+        w, s, p = self.w, self.s, self.p
+        with self._trips(terms, p.terms) as here:
+            numbers = w.allocate("numbers", (s.unroll,), int32, MemoryScope.REGISTER)
+            with w.unrolled("u", s.unroll) as u:
+                place = self._clamped(minimum(here + u, terms[1] - 1), p.terms)
+                w.store(numbers, (u,), Load(self.sort.order, (batch, place)))
+
+            def of_term(u: Expr, column: Expr, lane: Expr) -> Expr:
+                term = self._number(Load(numbers, (u,)), p.terms)
+                of = {**at, **axis_indices(term, p.scatter.stage.reduce_axes)}
+                return scalar_at(p.scatter.term, self._at_column(of, column, lane))
+
+            self._accumulate(accumulators, (here, terms[1]), part, x, of_term)
+
+    def _accumulate(
+        self,
+        accumulators: Buffer,
+        numbers: tuple[Expr, Expr],
+        part: Expr,
+        x: Expr,
+        value_of: Callable[[Expr, Expr, Expr], Expr],
+    ) -> None:
+        """Add the next values of a range, at most ``unroll``; all of them are loaded first. ``value_of``: the value of
+        one, given how many are before it, the first column of a vector and the lane."""
+        w, s, (begin, end) = self.w, self.s, numbers
+        values = w.allocate("values", (s.unroll, *accumulators.shape), self.dtype, MemoryScope.REGISTER)
+        with w.unrolled("u", s.unroll) as u, w.unrolled("j", s.vectors) as j:
+            column, _ = self._column(part, x, j)
+            with w.loop("lane", s.vector_width, LoopKind.VECTORIZED) as lane:
+                value = value_of(u, column, lane)
+                w.store(values, (u, j, lane), value if value.dtype == self.dtype else Cast(value, self.dtype))
+        with (
+            w.unrolled("u", s.unroll) as u,
+            w.when(begin + u < end),
+            w.unrolled("j", s.vectors) as j,
+            w.unrolled("lane", s.vector_width) as lane,
+        ):
+            state = self.accumulation.combine([Load(accumulators, (j, lane))], [Load(values, (u, j, lane))])
+            w.store(accumulators, (j, lane), state[0])
 
     def _combine(self, partials: Buffer, accumulators: Buffer, group: Expr, first: Expr, groups: int, x: Expr) -> None:
         """Combine the accumulators of ``groups`` from the ``first`` on, in their order, in the threads of that."""

@@ -11,6 +11,7 @@ from ....ir.expr import WARP_LANES
 from ....ir.rewrite import free_variables, loads_of
 from ....ir.stmt import Kernel
 from ....te.cost import flops, minimum_bytes
+from ....te.scatter import usual_count
 from ....te.workload import Workload
 from ...problems.scatter import ScatterProblem, scatter_problem
 from ...sketch import Peaks
@@ -24,7 +25,8 @@ from ..peaks import GpuPeaks, gpu_peaks
 from ..plan import GpuPlan
 from ..quantities import GPU_QUANTITIES, gpu_columns
 from .kernel import ScatterSizes, accumulation_of, scatter_kernel
-from .sort import COUNTS
+from .rank import ranking_block
+from .sort import BUCKET_WARPS, MOST_WARPS
 
 SPARE_REGISTERS = 24
 """Registers for addresses and constants, roughly."""
@@ -36,16 +38,23 @@ CHUNK, MOST_CHUNKS = 256, 128
 """A chunk of terms has about so many, where there are no more than so many chunks."""
 MOST_KEYS = 1 << 20
 """Elements are in so many buckets at most as a block has threads, and have as many in each."""
-LATENCIES, L2_SECONDS = 3, 400e-9
-"""How often a launch that sorts waits for L2, and how long."""
+L2_SECONDS = 400e-9
+"""How long a load from L2 takes."""
+SORT_SECONDS = 1.5e-6
+"""How long a launch that sorts takes at least, besides what it takes to launch it."""
+ROUND_CYCLES, RANK_CYCLES = 2000.0, 110.0
+"""Cycles of a round of a block that ranks: those in which it waits, and those of a part of a multiprocessor in which a
+warp ranks 32 terms."""
+RANKING_THREADS = 768
+"""How many threads a multiprocessor runs at once that rank."""
+PIECE_SECONDS = 1e-6
+"""How long the launch takes, besides, that finds no element with many terms."""
 PROMISING = 1.5
 """How many times as slow as the best estimate promising settings are at most."""
 PROMISING_THREADS = 128
 """Threads of a block, at least."""
 LINE_BYTES = 128
 """A load of a warp takes longer if it needs more lines of so many bytes than its lanes can load."""
-COMPARE_CYCLES = 3.0
-"""Cycles of a part of a multiprocessor in which a warp compares a term with its buckets."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +84,7 @@ class ScatterPlan(GpuPlan):
             Knob("splits", (1, 4, 8, 32), "how many groups of threads share the terms of an element"),
             Knob("rows_per_cta", (1, 2, 4, 8, 16, 32, 64, 128), "how many elements a block reduces at once"),
             Knob("unroll", (4, 2, 8), "how many terms a thread loads before it reduces the first"),
+            Knob("piece_terms", (0, 128), "of how many terms the pieces of an element are that have a block each"),
         )
 
     @property
@@ -102,11 +112,11 @@ class ScatterPlan(GpuPlan):
 
     def sizes(self, columns: Columns) -> ScatterSizes:
         p = self.problem
-        buckets, width, per_row, vectors, splits, rows, unroll = (columns.ints(k.name) for k in self.knobs)
+        buckets, width, per_row, vectors, splits, rows, unroll, piece = (columns.ints(k.name) for k in self.knobs)
         threads, all_vectors = per_row * splits * rows, p.columns // width
         words = max(1, accumulation_of(p).accumulator_dtype.bytes // 4) * vectors * width
         row_parts = -(-all_vectors // (per_row * vectors))
-        shared = np.where(splits * rows > 1, threads * words * 4 + 8 * rows, 0)
+        shared = np.where(splits * rows > 1, threads * words * 4, 0) + 8 * rows
         registers = SPARE_REGISTERS + words * (1 + unroll) + unroll
         return ScatterSizes(
             buckets=buckets,
@@ -116,6 +126,7 @@ class ScatterPlan(GpuPlan):
             splits=splits,
             rows_per_cta=rows,
             unroll=unroll,
+            piece_terms=piece,
             chunks=np.full_like(buckets, min(MOST_CHUNKS, -(-p.terms // CHUNK))),
             row_parts=row_parts,
             threads=threads,
@@ -159,6 +170,11 @@ class ScatterPlan(GpuPlan):
             Constraint(
                 "splits is at most the number of terms", ("splits",), lambda c: c.ints("splits") <= max(1, p.terms)
             ),
+            Constraint(
+                "a piece has no more terms than there are",
+                ("piece_terms",),
+                lambda c: c.ints("piece_terms") <= p.terms,
+            ),
             *self.launch_rules(MOST_SHARED_BYTES),
         )
 
@@ -169,16 +185,12 @@ class ScatterPlan(GpuPlan):
         return found
 
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
-        """The launches that sort compare each term with all buckets of its chunk, and then with all elements of its
-        bucket. In the last one, elements with many terms take as many rounds of loads as these have for a thread."""
+        """The launches that sort take a time that hardly depends on the setting (``_sort_seconds``). In the last one,
+        elements with many terms take as many rounds of loads as these have for a thread."""
         p, s, device = self.problem, self.sizes(columns), gpu_peaks(self.target, peaks)
-        chunk, keys = -(-p.terms // s.chunks), -(-p.keys // s.buckets)
-        filled = self._compare_seconds(p.batches * s.chunks, s.buckets, chunk, device)
-        counts = -(-s.chunks // COUNTS) * L2_SECONDS
-        seconds = 2 * (filled + device.launch_seconds + LATENCIES * L2_SECONDS) + counts
-        of_bucket = 2 * self._compare_seconds(p.batches * s.buckets, keys, p.terms / s.buckets, device)
-        of_bucket = of_bucket + 2 * LATENCIES * L2_SECONDS + device.launch_seconds
-        seconds = seconds + np.where(keys > 1, of_bucket, 0.0)
+        of_sort = {int(n): self._sort_seconds(int(n), int(s.chunks[0]), device) for n in np.unique(s.buckets)}
+        seconds = np.asarray([of_sort[n] for n in s.buckets.tolist()], np.float64)
+        seconds = seconds + np.where(s.piece_terms > 0, device.launch_seconds + PIECE_SECONDS, 0.0)
         together, mean = s.splits * s.unroll, p.terms / p.keys
         longest = 2 * np.ceil(p.scatter.usual_length / together) * LOAD_LATENCY_SECONDS
         elements, every = p.batches * p.keys * p.columns, p.batches * p.terms
@@ -201,11 +213,29 @@ class ScatterPlan(GpuPlan):
         seconds = seconds + longest + TILE_SECONDS * s.blocks / self.target.threads
         return np.asarray(seconds + memory_bound_seconds(device, traffic), np.float64)
 
-    def _compare_seconds(self, blocks: Floats | int, threads: Floats, terms: Floats, device: GpuPeaks) -> Floats:
-        """Return how long blocks take in which each thread compares as many terms."""
-        warps = -(-threads // WARP_LANES)
-        cycles = np.ceil(blocks / device.multiprocessors) * terms * np.maximum(warps / PARTS, 1.0) * COMPARE_CYCLES
-        return np.asarray(cycles / device.clock_hz, np.float64)
+    def _sort_seconds(self, buckets: int, chunks: int, device: GpuPeaks) -> float:
+        """Return how long the launches take that sort. A block ranks its terms in rounds, each with a few barriers and
+        dependent loads, and counts of all chunks are read by the blocks of each."""
+        p, keys = self.problem, -(-self.problem.keys // buckets)
+        chunk = -(-p.terms // chunks)
+        read = 4.0 * p.batches * chunks * chunks * buckets / (device.l2_bytes_per_cycle * device.multiprocessors)
+        of_chunk = ranking_block(chunk, buckets, MOST_WARPS)
+        cycles = 2 * self._rank_cycles(p.batches * chunks, chunk, of_chunk, device) + read
+        launches = 2
+        if keys > 1:
+            terms = -(-p.terms // buckets)
+            of_bucket = ranking_block(usual_count(p.terms, buckets), keys, BUCKET_WARPS)
+            cycles += self._rank_cycles(p.batches * buckets, terms, of_bucket, device)
+            launches += 1
+        return launches * (device.launch_seconds + SORT_SECONDS) + cycles / device.clock_hz
+
+    def _rank_cycles(self, blocks: int, terms: int, block: tuple[int, int], device: GpuPeaks) -> float:
+        warps, items = block
+        resident = max(1, RANKING_THREADS // (warps * WARP_LANES))
+        waves = max(1.0, blocks / (resident * device.multiprocessors))
+        at_once = min(resident, -(-blocks // device.multiprocessors))
+        of_round = ROUND_CYCLES + RANK_CYCLES * at_once * warps * items / PARTS
+        return waves * max(1.0, terms / (warps * items * WARP_LANES)) * of_round
 
     def derive(self, columns: Columns) -> Derived:
         s = self.sizes(columns)

@@ -102,3 +102,23 @@ def test_counts_of_threads_are_exact_and_begin_anywhere() -> None:
         schedule = legal_schedule_of(PRIVATE, workload, small, vector_width=width, unroll=unroll, ctas_per_sm=sms)
         got = interpret(finish(PRIVATE.lower(workload, small, schedule), small), {"I": index})["H"]
         np.testing.assert_array_equal(got, [0] * 8 + [3333])
+
+
+@pytest.mark.parametrize(("elements", "rows", "splits"), [(20, 1, 4), (1100, 4, 1), (300, 1, 1)])
+def test_pieces_of_an_element_make_its_sum(elements: int, rows: int, splits: int) -> None:
+    """Whole numbers, whose sums are exact in any order. Most terms are of two neighbouring elements, some of none."""
+    workload = parse_workload(
+        f"I: int32[4500]\nD: float32[4500, 32]\n"
+        f"G[v < {elements}, d] = sum over i < 4500 of select(int64(I[i]) == v, D[i, d], 0.0)"
+    )
+    draw = np.random.default_rng(1)
+    place = draw.choice(np.asarray([-1, 11, 12, *range(elements)], np.int32), 4500)
+    place[np.arange(4500) % 5 > 0] = 11
+    place[np.arange(4500) % 5 == 2] = 12
+    values = draw.integers(-9, 10, (4500, 32)).astype(np.float32)
+    knobs = {"splits": splits, "unroll": 2, "rows_per_cta": rows, "vector_width": 1, "vectors": 1}
+    schedule = legal_schedule_of(SKETCH, workload, **knobs, threads_per_row=32, piece_terms=128)
+    kernel = finish(SKETCH.lower(workload, H200, schedule), H200)
+    wanted = np.zeros((elements + 1, 32), np.float32)
+    np.add.at(wanted, place, values)
+    np.testing.assert_array_equal(interpret(kernel, {"I": place, "D": values})["G"], wanted[:elements])
