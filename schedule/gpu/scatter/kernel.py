@@ -48,7 +48,8 @@ class ScatterSizes:
     """What a setting of the knobs implies; columns for a space, plain ints for one setting.
 
     ``buckets``, ``vector_width``, ``threads_per_row``, ``vectors``, ``splits``, ``rows_per_cta``, ``unroll`` and
-    ``piece_terms`` are the knobs. ``chunks``: parts of the terms of a batch that are sorted side by side.
+    ``split_rows`` are the knobs, the last of which says whether ``piece_terms``, the terms of a piece of an element
+    that has a block of its own, is 0. ``chunks``: parts of the terms of a batch that are sorted side by side.
     ``row_parts``: into how many parts the columns of an element are cut. ``threads``, ``blocks``: those of the launch
     that reduces. ``registers``: estimated registers of a thread there. ``shared_bytes``: shared memory of a block
     there. ``resident``: how many blocks a multiprocessor runs at once, by that estimate.

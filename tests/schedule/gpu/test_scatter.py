@@ -87,6 +87,14 @@ def test_terms_are_added_in_a_fixed_order(terms: int, elements: int, rows: int) 
         np.testing.assert_array_equal(got[element], wanted)
 
 
+def test_blocks_share_terms_of_an_element_where_these_are_many() -> None:
+    """An element of random inputs never has many terms, so that no measurement would ask for it."""
+    text = "I: int64[{0}]\nD: float32[{0}, 64]\nG[v < 5000, d] = sum over i < {0} of select(I[i] == v, D[i, d], 0.0)"
+    for terms, shared in ((1000, 0), (20_000, 1)):
+        space = SKETCH.space(parse_workload(text.format(terms)), H200)
+        assert len(space) and set(space.column("split_rows").tolist()) == {shared}
+
+
 def test_a_key_beyond_what_buckets_hold_is_left_to_others() -> None:
     text = "I: int64[300]\nG[v < {0}] = sum over i < 300 of select(I[i] == v, 1.0, 0.0)"
     assert SKETCH.matches(parse_workload(text.format(1 << 20)), H200)
@@ -117,7 +125,7 @@ def test_pieces_of_an_element_make_its_sum(elements: int, rows: int, splits: int
     place[np.arange(4500) % 5 == 2] = 12
     values = draw.integers(-9, 10, (4500, 32)).astype(np.float32)
     knobs = {"splits": splits, "unroll": 2, "rows_per_cta": rows, "vector_width": 1, "vectors": 1}
-    schedule = legal_schedule_of(SKETCH, workload, **knobs, threads_per_row=32, piece_terms=128)
+    schedule = legal_schedule_of(SKETCH, workload, **knobs, threads_per_row=32, split_rows=1)
     kernel = finish(SKETCH.lower(workload, H200, schedule), H200)
     wanted = np.zeros((elements + 1, 32), np.float32)
     np.add.at(wanted, place, values)
