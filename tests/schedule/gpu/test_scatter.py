@@ -11,8 +11,11 @@ from numpy.typing import NDArray
 from tests.schedule.gpu.tiles import H200, WHOLE, assert_agrees, legal_schedule_of, schedule_of
 from tilewright.codegen.lowering import build_kernel, finish
 from tilewright.ir.interpret import interpret
+from tilewright.schedule.gpu.scatter.kernel import scatter_kernel
 from tilewright.schedule.gpu.scatter.private_space import CUDA_SCATTER_PRIVATE as PRIVATE
 from tilewright.schedule.gpu.scatter.space import CUDA_SCATTER as SKETCH
+from tilewright.schedule.gpu.scatter.space import ScatterPlan
+from tilewright.schedule.problems.scatter import scatter_problem
 from tilewright.schedule.sketches import sketches_for
 from tilewright.te.data import random_inputs
 from tilewright.te.parse import parse_workload
@@ -110,6 +113,19 @@ def test_counts_of_threads_are_exact_and_begin_anywhere() -> None:
         schedule = legal_schedule_of(PRIVATE, workload, small, vector_width=width, unroll=unroll, ctas_per_sm=sms)
         got = interpret(finish(PRIVATE.lower(workload, small, schedule), small), {"I": index})["H"]
         np.testing.assert_array_equal(got, [0] * 8 + [3333])
+
+
+def test_chunks_that_take_several_rounds_are_sorted() -> None:
+    """They do from 262,144 terms on; here there are fewer chunks."""
+    text = "I: int32[9000]\nD: float32[9000]\nH[b < 50] = sum over i < 9000 of select(int64(I[i]) == b, D[i], 0.0)"
+    workload = parse_workload(text)
+    problem, schedule = scatter_problem(workload), schedule_of(SKETCH, workload)
+    assert problem is not None
+    plan = ScatterPlan(problem, H200)
+    sizes = replace(plan.sizes_of(dict(schedule.knobs)), chunks=2)
+    place, values = random_inputs(workload, 1)["I"], np.arange(9000, dtype=np.float32) % 8
+    got = interpret(finish(scatter_kernel(problem, sizes), H200), {"I": place, "D": values})["H"]
+    np.testing.assert_array_equal(got, np.bincount(place, values, 50))
 
 
 @pytest.mark.parametrize(("elements", "rows", "splits"), [(20, 1, 4), (1100, 4, 1), (300, 1, 1)])
