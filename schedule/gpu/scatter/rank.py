@@ -6,7 +6,8 @@
     place of a term          = counts[warp, bucket] + ranks[term]
 
 Each warp has counts of its own, and 32 neighbouring terms at a time. The last lane of each bucket among them counts
-them all, so that no two threads write one count.
+them all, so that no two threads write one count. (``match.any`` gives the same lanes in one instruction, but takes
+longer where these have many values: with it, launches that sort took an H200 28 us and not 18.)
 """
 
 from ....core.dtypes import INDEX, int32
