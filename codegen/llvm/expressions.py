@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 from ...core.dtypes import INDEX
 from ...core.errors import CompileError
-from ...ir.bounds import Interval
 from ...ir.expr import (
     Binary,
     BinaryOp,
@@ -23,11 +22,12 @@ from ...ir.expr import (
     Var,
     walk,
 )
+from ...ir.lane_offsets import lane_offsets
 from ...ir.linear_form import linear_form
 from .arithmetic import binary, compare, logic, reduce_lanes, unary
 from .casts import cast
 from .function_context import FunctionContext
-from .memory import load
+from .memory import is_in_bounds, load
 from .split_lanes import split_reduction
 from .values import LlvmValue, computed, constant, dtype_constant
 
@@ -55,10 +55,13 @@ def _compute(ctx: FunctionContext, expr: Expr, mask: LlvmValue | None) -> LlvmVa
         case Const(value=value, type=dtype):
             return dtype_constant(value, dtype)
         case Binary(op=op, a=a, b=b):
+            known = _known_lanes(ctx, expr)
+            if known is not None:
+                return known
             left, right = _pair(ctx, a, b, mask)
             return binary(w, op, left, right, a.dtype, positive=_positive_division(ctx, expr))
         case Compare(op=comparison, a=a, b=b):
-            spaced = _compare_ramps(ctx, expr)
+            spaced = _compare_offsets(ctx, expr)
             if spaced is not None:
                 return spaced
             return compare(w, comparison, *_pair(ctx, a, b, mask), a.dtype)
@@ -94,24 +97,35 @@ def _pair(ctx: FunctionContext, a: Expr, b: Expr, mask: LlvmValue | None) -> tup
     return ctx.w.splat(left, lanes), ctx.w.splat(right, lanes)
 
 
-def _compare_ramps(ctx: FunctionContext, expr: Compare) -> LlvmValue | None:
-    """Compare two index vectors whose difference is ``base + stride * lane``; return None for any other comparison.
-    The offsets of the lanes are a constant vector, and it is compared with one scalar, in 32 bits instead of 64."""
+def _compare_offsets(ctx: FunctionContext, expr: Compare) -> LlvmValue | None:
+    """Compare two index vectors whose lanes differ by known numbers; return None for any other comparison. The offsets
+    of the lanes are a constant vector, and it is compared with one scalar, in 32 bits instead of 64."""
     if expr.lanes == 1 or expr.a.dtype != INDEX:
         return None
-    difference = linear_form(expr.a) - linear_form(expr.b)
-    if not difference.is_strided:
+    found = lane_offsets((linear_form(expr.a) - linear_form(expr.b)).widened(expr.lanes))
+    if found is None:
         return None
-    base = difference.base.to_expr()
+    base, offsets = found[0].to_expr(), found[1]
     reach = ctx.interval(base)
-    last = difference.stride * (expr.lanes - 1)
-    if not all(-_INT32 < edge + step < _INT32 for edge in (reach.low, reach.high) for step in (0, last)):
+    if not all(-_INT32 < edge + step < _INT32 for edge in (reach.low, reach.high) for step in offsets):
         return None
     w = ctx.w
     start = w.convert("trunc", evaluate(ctx, base), "i32")
-    steps = ", ".join(f"i32 {lane * difference.stride}" for lane in range(expr.lanes))
+    steps = ", ".join(f"i32 {offset}" for offset in offsets)
     border = w.splat(w.sub(constant(0, "i32"), start), expr.lanes)
     return compare(w, expr.op, LlvmValue(f"<{steps}>", "i32", expr.lanes), border, INDEX)
+
+
+def _known_lanes(ctx: FunctionContext, expr: Binary) -> LlvmValue | None:
+    """Return a quotient or remainder of indices whose lanes differ by known numbers as the sum of these and a scalar;
+    None for anything else. Processors divide no vectors."""
+    if expr.op not in (BinaryOp.FLOORDIV, BinaryOp.MOD) or expr.lanes == 1 or expr.dtype != INDEX:
+        return None
+    found = lane_offsets(linear_form(expr))
+    if found is None:
+        return None
+    offsets = LlvmValue(f"<{', '.join(f'i64 {offset}' for offset in found[1])}>", "i64", expr.lanes)
+    return ctx.w.op("add", ctx.w.splat(evaluate(ctx, found[0].to_expr()), expr.lanes), offsets)
 
 
 def _load(ctx: FunctionContext, expr: Load, mask: LlvmValue | None) -> LlvmValue:
@@ -194,13 +208,8 @@ def _is_safe_to_speculate(ctx: FunctionContext, expr: Expr) -> bool:
     """Say whether every load in ``expr`` has happened, or stays in its buffer at every iteration of the loops around
     it, guarded or not. Then it costs less to compute both branches of a select than to branch."""
     loads = {e for e in walk(expr) if isinstance(e, Load) and ctx.known_result(e, None) is None}
-    return len(loads) <= _MOST_SPECULATED and all(_is_in_bounds(ctx, load) for load in loads)
-
-
-def _is_in_bounds(ctx: FunctionContext, load: Load) -> bool:
-    return load.mask is None and all(
-        ctx.interval(index).within(Interval(0, extent - 1))
-        for index, extent in zip(load.indices, load.buffer.shape, strict=True)
+    return len(loads) <= _MOST_SPECULATED and all(
+        load.mask is None and is_in_bounds(ctx, load.buffer, load.indices) for load in loads
     )
 
 

@@ -1,11 +1,13 @@
-"""Loads and stores. Contiguous lanes move as a vector, one element for all lanes is a splat, and anything else is
-gathered or scattered."""
+"""Loads and stores. Contiguous lanes move as a vector, one element for all lanes is a splat, lanes that lie close
+together are shuffled out of whole vectors, and anything else is gathered or scattered."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ...core.dtypes import INDEX
+from ...ir.bounds import Interval
 from ...ir.buffer import Buffer
 from ...ir.expr import Expr, Var
+from ...ir.lane_offsets import MOST_WINDOWS, LaneOffsets, lane_offsets, windows
 from ...ir.linear_form import LinearForm, flat_form
 from .casts import from_storage, to_storage
 from .function_context import FunctionContext
@@ -37,7 +39,14 @@ def load(
     w, element = ctx.w, storage(buffer.dtype)
     flat = flat_form(indices, buffer.strides)
     if not flat.is_strided:
-        found = _gather(ctx, buffer, _lane_pointers(ctx, buffer, indices, lanes, ev), mask)
+        offsets = lane_offsets(flat)
+        if offsets is not None and is_in_bounds(ctx, buffer, indices):
+            mask = None
+        if offsets is not None and mask is None and len(windows(offsets[1], lanes)) <= MOST_WINDOWS:
+            found = _shuffled_load(ctx, buffer, *offsets, ev)
+        else:
+            pointers = _pointers(ctx, buffer, indices, offsets, lanes, ev)
+            found = _gather(ctx, buffer, pointers, mask)
     elif lanes == 1 or (flat.stride == 0 and mask is None):
         pointer = address(ctx, buffer, flat, ev)
         found = w.assign(f"load {element}, {pointer.typed}, align {buffer.dtype.bytes}", element, 1, buffer.name)
@@ -55,7 +64,7 @@ def load(
     elif 2 <= flat.stride <= _LARGEST_SHUFFLED_STRIDE and lanes >= 4 and mask is None:
         found = _deinterleaved_load(ctx, buffer, flat, lanes, ev)
     else:
-        found = _gather(ctx, buffer, _strided_pointers(ctx, buffer, flat, lanes, ev), mask)
+        found = _gather(ctx, buffer, _pointers(ctx, buffer, indices, lane_offsets(flat), lanes, ev), mask)
     return w.splat(found if raw else from_storage(w, found, buffer.dtype), lanes)
 
 
@@ -80,6 +89,36 @@ def _deinterleaved_load(ctx: FunctionContext, buffer: Buffer, flat: LinearForm, 
         done.update(mine)
     assert result is not None
     return result
+
+
+def _shuffled_load(
+    ctx: FunctionContext, buffer: Buffer, scalar: LinearForm, offsets: Sequence[int], ev: Evaluate
+) -> LlvmValue:
+    """Load lanes that lie in a few vectors: load these, never beyond the buffer, and shuffle the lanes out."""
+    w, element, lanes = ctx.w, storage(buffer.dtype), len(offsets)
+    reach = ctx.interval(scalar.to_expr())
+    result: LlvmValue | None = None
+    for low, extent in windows(offsets, lanes):
+        for first, count in _power_of_two_windows(low, extent, Interval(-reach.low, buffer.elements - 1 - reach.high)):
+            pointer = address(ctx, buffer, scalar + first, ev)
+            vector = vector_type(element, count)
+            found = w.assign(f"load {vector}, {pointer.typed}, align {buffer.dtype.bytes}", element, count, buffer.name)
+            window = found if count > 1 else w.splat(found, lanes)
+            mine = [first <= o < first + count for o in offsets]
+            own = w.shuffle(window, window, [o - first if m else 0 for o, m in zip(offsets, mine, strict=True)])
+            result = own if result is None else w.shuffle(result, own, [n + lanes * m for n, m in enumerate(mine)])
+    assert result is not None
+    return result
+
+
+def _power_of_two_windows(first: int, count: int, inside: Interval) -> list[tuple[int, int]]:
+    """Return (first offset, elements) of vectors of powers of two that cover ``count`` elements: one that is wider
+    where that stays ``inside``, else two that overlap. LLVM takes vectors of other lengths apart."""
+    wide = 1 << (count - 1).bit_length()
+    for start in (first, first + count - wide):
+        if wide == count or Interval(start, start + wide - 1).within(inside):
+            return [(start, wide)]
+    return [(first, wide // 2), (first + count - wide // 2, wide // 2)]
 
 
 def store(
@@ -111,10 +150,7 @@ def store(
         w.module.declare(f"declare void @{name}({data.type}, ptr, {mask.type})")
         w.line(f"call void @{name}({data.typed}, ptr align {buffer.dtype.bytes} {pointer.text}, {mask.typed})")
         return
-    if not flat.is_strided:
-        pointers = _lane_pointers(ctx, buffer, indices, lanes, ev)
-    else:
-        pointers = _strided_pointers(ctx, buffer, flat, lanes, ev)
+    pointers = _pointers(ctx, buffer, indices, lane_offsets(flat), lanes, ev)
     where = mask or constant(True, "i1", lanes)
     name = f"llvm.masked.scatter.{data.suffix}.{pointers.suffix}"
     w.module.declare(f"declare void @{name}({data.type}, {pointers.type}, {where.type})")
@@ -193,11 +229,26 @@ def _sum_of_terms(ctx: FunctionContext, flat: LinearForm, ev: Evaluate) -> LlvmV
     return total
 
 
-def _strided_pointers(ctx: FunctionContext, buffer: Buffer, flat: LinearForm, lanes: int, ev: Evaluate) -> LlvmValue:
-    w = ctx.w
-    base = address(ctx, buffer, flat, ev)
-    steps = ", ".join(f"i64 {lane * flat.stride}" for lane in range(lanes))
-    return w.assign(f"getelementptr {storage(buffer.dtype)}, {base.typed}, <{lanes} x i64> <{steps}>", "ptr", lanes)
+def is_in_bounds(ctx: FunctionContext, buffer: Buffer, indices: tuple[Expr, ...]) -> bool:
+    """Return whether indices stay in their buffer at every iteration of the loops around them, guarded or not."""
+    return all(ctx.interval(i).within(Interval(0, extent - 1)) for i, extent in zip(indices, buffer.shape, strict=True))
+
+
+def _pointers(
+    ctx: FunctionContext,
+    buffer: Buffer,
+    indices: tuple[Expr, ...],
+    offsets: LaneOffsets | None,
+    lanes: int,
+    ev: Evaluate,
+) -> LlvmValue:
+    """Return one pointer for each lane: one pointer plus known numbers, or where ``offsets`` is None those of indices
+    that are computed lane by lane."""
+    if offsets is None:
+        return _lane_pointers(ctx, buffer, indices, lanes, ev)
+    base = address(ctx, buffer, offsets[0], ev)
+    steps = ", ".join(f"i64 {offset}" for offset in offsets[1])
+    return ctx.w.assign(f"getelementptr {storage(buffer.dtype)}, {base.typed}, <{lanes} x i64> <{steps}>", "ptr", lanes)
 
 
 def _lane_pointers(

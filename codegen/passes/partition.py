@@ -7,8 +7,9 @@
                                                 if 24 + t < 30:  (certain once written out)
                                                     C[24 + t] = ..
 
-Conditions of ``if`` and of ``select`` are treated alike. Where the second arm of a ``select`` has loads, iterations
-that are certain to take it lose the condition, too. A parallel loop stays one loop, whose body is written twice, under
+Conditions of ``if`` and of ``select`` are treated alike, and so are indices of vectors that are kept within bounds,
+such as ``min(i + 1, 63)``. Where the second arm of a ``select`` has loads, iterations that are certain to take it lose
+the condition, too. A parallel loop stays one loop, whose body is written twice, under
 ``if``. Where a guard depends on several outer loops at once, the innermost of them gets two versions of its body,
 one of them under the condition that the guard cannot fail (loop versioning).
 """
@@ -17,7 +18,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ...core.dtypes import INDEX
-from ...ir.expr import Compare, CompareOp, Expr, Load, Select, Unary, UnaryOp, Var, index, logical_and, walk
+from ...ir.expr import (
+    Binary,
+    BinaryOp,
+    Compare,
+    CompareOp,
+    Const,
+    Expr,
+    Load,
+    Select,
+    Unary,
+    UnaryOp,
+    Var,
+    index,
+    logical_and,
+    walk,
+)
 from ...ir.linear_form import LinearForm, linear_form
 from ...ir.provenance import rewrites
 from ...ir.rewrite import free_variables, map_expr, map_expressions, map_statements
@@ -253,6 +269,22 @@ def _certain_range(
 
 def _positive_form(condition: Compare) -> LinearForm | None:
     """Return the linear form that is >= 0 exactly when a comparison of indices holds; None for other comparisons."""
+    form = _compared(condition)
+    if form is None or len(form.terms) != 1:
+        return form
+    ((atom, coefficient),) = form.terms.items()
+    if not isinstance(atom, Binary) or atom.op is not BinaryOp.FLOORDIV or not isinstance(atom.b, Const):
+        return form
+    divisor = int(atom.b.value)
+    if divisor <= 0:
+        return form
+    if coefficient > 0:  # a // d >= least
+        return linear_form(atom.a) - -(form.constant // coefficient) * divisor
+    return linear_form(atom.a).scaled(-1) + (form.constant // -coefficient * divisor + divisor - 1)
+
+
+def _compared(condition: Compare) -> LinearForm | None:
+    """Return the difference that is >= 0 exactly when a comparison of indices holds; None for other comparisons."""
     if condition.a.dtype != INDEX or condition.lanes > 1 or any(isinstance(e, Load) for e in walk(condition)):
         return None
     a, b = linear_form(condition.a), linear_form(condition.b)
@@ -269,9 +301,13 @@ def _positive_form(condition: Compare) -> LinearForm | None:
 
 
 def _conditions(stmt: Stmt) -> Iterator[Compare]:
-    """Return the comparisons in the conditions of ``if`` and ``select`` below ``stmt``. That of a ``select`` whose
-    second arm has loads comes with its opposite."""
+    """Return the comparisons in the conditions of ``if`` and ``select`` below ``stmt``, and those of indices of vectors
+    with their bounds. That of a ``select`` whose second arm has loads comes with its opposite."""
+    lanes = {s.var for s in walk_statements(stmt) if isinstance(s, For) and s.kind is LoopKind.VECTORIZED}
     for below in walk_statements(stmt):
+        for clamp in (_clamp(e) for root in expressions(below) for e in walk(root)):
+            if clamp is not None and lanes & free_variables(clamp):
+                yield clamp
         if isinstance(below, If):
             yield from (term for term in conjuncts(below.condition) if isinstance(term, Compare))
         for select in (e for root in expressions(below) for e in walk(root) if isinstance(e, Select)):
@@ -279,6 +315,15 @@ def _conditions(stmt: Stmt) -> Iterator[Compare]:
             opposite = _negated(select.condition)
             if opposite is not None and any(isinstance(e, Load) for e in walk(select.otherwise)):
                 yield opposite
+
+
+def _clamp(e: Expr) -> Compare | None:
+    """Return the comparison that holds exactly where the lesser or the greater of an index, on the left, and a constant
+    is the index; None for other expressions."""
+    if not isinstance(e, Binary) or e.op not in (BinaryOp.MIN, BinaryOp.MAX) or e.dtype != INDEX:
+        return None
+    a, b = (e.b, e.a) if isinstance(e.a, Const) else (e.a, e.b)
+    return Compare(CompareOp.LE if e.op is BinaryOp.MIN else CompareOp.GE, a, b) if isinstance(b, Const) else None
 
 
 _OPPOSITES = {
@@ -315,6 +360,8 @@ def _assume(stmt: Stmt, certain: Sequence[LoopGuard]) -> Stmt:
         return logical_and(*kept) if kept else None
 
     def select(e: Expr) -> Expr:
+        if (clamp := _clamp(e)) is not None and clamp in known:
+            return clamp.a
         if isinstance(e, Select) and _negated(e.condition) in known:
             return e.otherwise
         if isinstance(e, Select) and (condition := rest(e.condition)) is not e.condition:

@@ -11,6 +11,7 @@ import numpy as np
 
 from ....core.target import Target
 from ....ir.cpu import LEAST_TRANSPOSED
+from ....ir.expr import Load
 from ....te.workload import Stage, Workload
 from ...space.columns import Bools, Columns, Floats, Ints
 from ...space.knob import Quantity
@@ -19,6 +20,7 @@ from ..limits import vector_registers
 from ..shared_knobs import NON_TEMPORAL, ROWS_INSIDE
 from .footprint import PAGE_BYTES, AxisExtents, body_loads, load_pages, tensor_bytes, written_bytes
 from .fusion import FusedGroup, points
+from .lane_loads import steps_of_load
 from .sizes import LoopTileSizes, accumulator_registers, packed_bytes, tile_sizes
 from .tile_loops import INLINE, NO_PACK
 from .tiles import COLUMNS, OPERANDS, LoopTileAxes, lane_bytes, stride_along, tiles_of, uses
@@ -180,7 +182,7 @@ def _loads(
     by_columns: Bools,
     lanes: Ints,
 ) -> tuple[Ints, Floats]:
-    """Return how many loads one step of a tile has, and how many of them take a load for each lane."""
+    """Return how many loads one step of a tile has, and how many of them, in part, take a load for each lane."""
     loads = np.zeros(len(s.columns), dtype=np.int64)
     uneven = np.zeros(len(s.columns))
     column = stage.axes[tiles.column].name
@@ -194,12 +196,19 @@ def _loads(
         if uses(load, column):
             count = count * np.maximum(vectors, 1)
         loads += count
-        columns_even = stride_along(load, column) in (0, 1)
-        steps_even = last is None or stride_along(load, last) in (0, 1)
         transposed = tiles.row is not None and stride_along(load, stage.axes[tiles.row].name) == 1
-        alone = _gathered_share(s.rows, lanes) if transposed else 1.0
-        uneven += np.where(np.where(by_columns, columns_even, steps_even), 0, count * alone)
+        for width in np.unique(lanes):
+            along = [_uneven_share(load, name, int(width)) for name in (column, last)]
+            share = np.where(by_columns, *along)
+            share = np.where(share == 1, _gathered_share(s.rows, lanes), share) if transposed else share
+            uneven += np.where(lanes == width, count * share, 0)
     return loads, uneven
+
+
+def _uneven_share(load: Load, axis: str | None, lanes: int) -> float:
+    """Return the share of a load for each lane that loads and shuffles take whose lanes lie along ``axis``."""
+    steps = 1 if axis is None else steps_of_load(load, axis, lanes)
+    return (steps - 1) / max(lanes - 1, 1)
 
 
 def _gathered_share(rows: Ints, lanes: Ints) -> Floats:

@@ -1,5 +1,7 @@
 """Partitioned loops have main bodies without guards, and tails."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,7 @@ from tests.codegen.passes.nests import guarded_copy
 from tilewright.codegen.passes.partition import partition, unrolled_stores
 from tilewright.core.dtypes import float32
 from tilewright.ir.buffer import Buffer
-from tilewright.ir.expr import Load, Select, Var, const, index, logical_and
+from tilewright.ir.expr import Binary, BinaryOp, Load, Select, Var, const, index, logical_and
 from tilewright.ir.interpret import interpret
 from tilewright.ir.stmt import For, If, Kernel, LoopKind, Seq, Store, walk_statements
 from tilewright.ir.text import kernel_text
@@ -115,3 +117,17 @@ def test_both_arms_have_a_version_where_several_loops_decide() -> None:
     plain = [kernel_text(Kernel("part", (x,), (y,), (), s)) for s in tiles]
     assert any("+ 26]" in text and "select" not in text for text in plain)
     assert any("- 18]" in text and "select" not in text for text in plain)
+
+
+def test_vectors_far_from_a_bound_of_an_index_read_without_it() -> None:
+    """In ``C[x] = A[min(x // 2 + 1, 15)]``, all vectors but the last are certain of the quotient."""
+    a, c = Buffer("A", (16,), float32), Buffer("C", (32,), float32)
+    at = Var("o") * 8 + Var("t")
+    copy = Store(c, (at,), Load(a, (Binary(BinaryOp.MIN, at // 2 + 1, index(15)),)))
+    kernel = Kernel("clamped", (a,), (c,), (), For("o", 4, LoopKind.SERIAL, For("t", 8, LoopKind.VECTORIZED, copy)))
+    after = partition(kernel)
+    _same(kernel, after)
+    (main,) = [s for s in walk_statements(after.body) if isinstance(s, For) and s.var == "o"]
+    assert main.extent == 3 and "min" not in kernel_text(Kernel("main", (a,), (c,), (), main))
+    scalar = replace(kernel, body=For("o", 4, LoopKind.SERIAL, For("t", 8, LoopKind.SERIAL, copy)))
+    assert partition(scalar) == scalar
