@@ -28,6 +28,7 @@ from .arithmetic import binary, compare, logic, reduce_lanes, unary
 from .casts import cast
 from .function_context import FunctionContext
 from .memory import is_in_bounds, load
+from .narrow_lanes import is_positive_division, narrow_lanes
 from .split_lanes import split_reduction
 from .values import LlvmValue, computed, constant, dtype_constant
 
@@ -55,11 +56,12 @@ def _compute(ctx: FunctionContext, expr: Expr, mask: LlvmValue | None) -> LlvmVa
         case Const(value=value, type=dtype):
             return dtype_constant(value, dtype)
         case Binary(op=op, a=a, b=b):
-            known = _known_lanes(ctx, expr)
-            if known is not None:
-                return known
+            if op in (BinaryOp.FLOORDIV, BinaryOp.MOD) and expr.lanes > 1 and expr.dtype == INDEX:
+                narrow = narrow_lanes(ctx, expr, evaluate)
+                if narrow is not None:
+                    return w.convert("sext", narrow, "i64")
             left, right = _pair(ctx, a, b, mask)
-            return binary(w, op, left, right, a.dtype, positive=_positive_division(ctx, expr))
+            return binary(w, op, left, right, a.dtype, positive=is_positive_division(ctx, expr))
         case Compare(op=comparison, a=a, b=b):
             spaced = _compare_offsets(ctx, expr)
             if spaced is not None:
@@ -114,18 +116,6 @@ def _compare_offsets(ctx: FunctionContext, expr: Compare) -> LlvmValue | None:
     steps = ", ".join(f"i32 {offset}" for offset in offsets)
     border = w.splat(w.sub(constant(0, "i32"), start), expr.lanes)
     return compare(w, expr.op, LlvmValue(f"<{steps}>", "i32", expr.lanes), border, INDEX)
-
-
-def _known_lanes(ctx: FunctionContext, expr: Binary) -> LlvmValue | None:
-    """Return a quotient or remainder of indices whose lanes differ by known numbers as the sum of these and a scalar;
-    None for anything else. Processors divide no vectors."""
-    if expr.op not in (BinaryOp.FLOORDIV, BinaryOp.MOD) or expr.lanes == 1 or expr.dtype != INDEX:
-        return None
-    found = lane_offsets(linear_form(expr))
-    if found is None:
-        return None
-    offsets = LlvmValue(f"<{', '.join(f'i64 {offset}' for offset in found[1])}>", "i64", expr.lanes)
-    return ctx.w.op("add", ctx.w.splat(evaluate(ctx, found[0].to_expr()), expr.lanes), offsets)
 
 
 def _load(ctx: FunctionContext, expr: Load, mask: LlvmValue | None) -> LlvmValue:
@@ -211,13 +201,6 @@ def _is_safe_to_speculate(ctx: FunctionContext, expr: Expr) -> bool:
     return len(loads) <= _MOST_SPECULATED and all(
         load.mask is None and is_in_bounds(ctx, load.buffer, load.indices) for load in loads
     )
-
-
-def _positive_division(ctx: FunctionContext, expr: Binary) -> bool:
-    """Say whether ``expr`` divides an index that is never negative by one that is always positive."""
-    if expr.op not in (BinaryOp.FLOORDIV, BinaryOp.MOD) or expr.dtype != INDEX:
-        return False
-    return ctx.interval(expr.a).low >= 0 and ctx.interval(expr.b).low > 0
 
 
 def may_read_memory(expr: Expr) -> bool:

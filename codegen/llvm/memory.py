@@ -1,7 +1,7 @@
 """Loads and stores. Contiguous lanes move as a vector, one element for all lanes is a splat, lanes that lie close
 together are shuffled out of whole vectors, and anything else is gathered or scattered."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from ...core.dtypes import INDEX
 from ...ir.bounds import Interval
@@ -11,6 +11,7 @@ from ...ir.lane_offsets import MOST_WINDOWS, LaneOffsets, lane_offsets, windows
 from ...ir.linear_form import LinearForm, flat_form
 from .casts import from_storage, to_storage
 from .function_context import FunctionContext
+from .narrow_lanes import Evaluate, narrow_lanes
 from .values import LlvmValue, constant, storage, vector_type
 from .writer import FunctionWriter
 
@@ -18,10 +19,6 @@ _LARGEST_SHUFFLED_STRIDE = 4
 """Lanes up to this many elements apart are shuffled out of whole vectors; lanes farther apart are gathered."""
 
 _NON_TEMPORAL_BYTES = (16, 32, 64)
-
-Evaluate = Callable[[FunctionContext, Expr, LlvmValue | None], LlvmValue]
-"""Computes an expression under a lane mask. It is ``expressions.evaluate``, passed as an argument because the two
-files need each other."""
 
 
 def load(
@@ -256,6 +253,11 @@ def _lane_pointers(
 ) -> LlvmValue:
     """Return one pointer per lane, for indices that are not evenly spaced."""
     w = ctx.w
+    flat = flat_form(indices, buffer.strides).to_expr()
+    narrow = narrow_lanes(ctx, flat, ev)
+    if narrow is not None:
+        base = ctx.pointer(buffer.name)
+        return w.assign(f"getelementptr {storage(buffer.dtype)}, {base.typed}, {narrow.typed}", "ptr", lanes)
     total: LlvmValue | None = None
     for index, stride in zip(indices, buffer.strides, strict=True):
         value = w.splat(ev(ctx, index, None), lanes)
