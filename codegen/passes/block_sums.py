@@ -23,16 +23,16 @@ from ...ir.expr import (
     Broadcast,
     Compare,
     CompareOp,
-    Const,
     Expr,
     Load,
-    Ramp,
     Select,
     Var,
     const,
     index,
     logical_and,
 )
+from ...ir.lane_offsets import lane_offsets
+from ...ir.linear_form import linear_form
 from ...ir.provenance import rewrites
 from ...ir.rewrite import free_variables, loads_of
 from ...ir.simplify import simplify_kernel
@@ -141,12 +141,8 @@ def _are_apart(places: _Places) -> bool:
 
 def _numbers(i: Expr, lanes: int) -> list[int]:
     """Return the values of an index in each of ``lanes`` lanes. Empty where they are not known."""
-    match i:
-        case Const(value=value) | Broadcast(value=Const(value=value)):
-            return [int(value)] * lanes
-        case Ramp(base=Const(value=value), stride=stride):
-            return [int(value) + n * stride for n in range(lanes)]
-    return []
+    found = lane_offsets(linear_form(i).widened(lanes))
+    return [found[0].constant + offset for offset in found[1]] if found is not None and found[0].is_constant else []
 
 
 def _reads(node: Expr | Stmt, buffer: Buffer) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from ...core.errors import IllegalSchedule
 from ...ir.buffer import Buffer, MemoryScope
-from ...ir.expr import Var
+from ...ir.expr import Var, index
 from ...ir.rewrite import loads_of, stores_of, substitute
 from ...ir.stmt import Allocate, For, Kernel, LoopKind, Stmt, seq, substatements, walk_statements, with_statements
 from ..loop_nest.region import Span, inside_dimension, rebased, region
@@ -121,9 +121,10 @@ def _dimension_loops(producer: Producer) -> dict[str, int]:
         for access in accesses(root):
             if access.buffer.name != tensor:
                 continue
-            names = [i.name if isinstance(i, Var) else "" for i in access.indices]
-            plain = all(name in loops and loops[name].kind is LoopKind.SERIAL for name in names)
-            if not plain or any(dimensions.setdefault(name, d) != d for d, name in enumerate(names)):
+            wide = [d for d, i in enumerate(access.indices) if i != index(0) or access.buffer.shape[d] > 1]
+            names = {d: i.name if isinstance(i := access.indices[d], Var) else "" for d in wide}
+            plain = all(name in loops and loops[name].kind is LoopKind.SERIAL for name in names.values())
+            if not plain or any(dimensions.setdefault(name, d) != d for d, name in names.items()):
                 raise IllegalSchedule(
                     f"compute_at: tensor is {tensor!r}; each of its dimensions must be the variable of a serial loop "
                     "of its own: split, fuse and mark them after moving",

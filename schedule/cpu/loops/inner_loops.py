@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from ....ir.buffer import MemoryScope
 from .editor import LoopEditor
 
 
@@ -49,18 +50,29 @@ def vector_dimension(editor: LoopEditor, loops: Sequence[str], lanes: int, vecto
 
 
 def vector_reduction(
-    editor: LoopEditor, tensor: str, inside: str | None, reduce_loops: Sequence[str], lanes: int, vectors: int
+    editor: LoopEditor,
+    tensor: str,
+    inside: str | None,
+    reduce_loops: Sequence[str],
+    lanes: int,
+    vectors: int,
+    *,
+    each: bool = False,
 ) -> None:
-    """Reduce ``tensor`` into ``lanes * vectors`` partial results along the last reduction loop."""
+    """Reduce ``tensor`` into ``lanes * vectors`` partial results along the last reduction loop. ``each``: whether it
+    has several elements, each of which gets its own when its turn comes."""
     last = reduce_loops[-1]
     vectors = max(1, min(vectors, -(-editor.extent(last) // lanes)))
     _, partials = editor.split(last, lanes * vectors, f"{last}_step", f"{last}_part")
     partial = editor.rfactor(tensor, partials)
+    combine = editor.nests(tensor, inside)[-1]
+    if each:
+        inside = combine[-2]
+        editor.compute_at(partial, inside, MemoryScope.REGISTER)
     start, update = editor.nests(partial, inside)
     for nest in (start, update):
         lane_loop = partials if nest is update else nest[-1]
         vector, lane = editor.split(lane_loop, lanes, f"{lane_loop}_vector", f"{lane_loop}_lane")
         mark(editor, [vector], lane)
-    combine = editor.nests(tensor, inside)[-1][-1]
-    if editor.extent(combine) <= 256:
-        editor.vectorise(combine)
+    if editor.extent(combine[-1]) <= 256:
+        editor.vectorise(combine[-1])

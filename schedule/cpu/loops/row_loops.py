@@ -12,11 +12,16 @@ for task in parallel(..):
 from dataclasses import dataclass
 
 from ....ir.buffer import MemoryScope
-from ....te.workload import Stage
+from ....ir.rewrite import loads_of
+from ....te.workload import Axis, Stage
 from .editor import LoopEditor
 from .fusion import FusedGroup
 from .inner_loops import vector_dimension, vector_reduction
 from .tile_loops import PARALLEL_WORK
+from .tiles import stride_along, uses
+
+MOST_SUMS = 24
+"""So many vectors of partial sums stay in registers, of which processors with the widest vectors have 32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +56,62 @@ def vectorise_stage(
         vector_dimension(editor, loops[:rank], setting.lanes, setting.vectors)
         return
     start, update = editor.nests(stage.name, inside)
-    if any(editor.extent(loop) > 1 for loop in start):
+    wide = [n for n, loop in enumerate(update[:rank]) if editor.extent(loop) > 1]
+    if not wide:
+        vector_reduction(editor, stage.name, inside, update[rank:], setting.lanes, setting.vectors)
+        return
+    column = stage.axes[skip + wide[-1]]
+    along = _contiguous_terms(stage, column)
+    if along is None:
         vector_dimension(editor, start, setting.lanes, setting.vectors)
-        wide = [loop for loop in update[:rank] if editor.extent(loop) > 1]
-        chosen = update.pop(update.index(wide[-1]))
+        chosen = update.pop(wide[-1])
         editor.reorder([*update, chosen])
         vector_dimension(editor, [chosen], setting.lanes, setting.vectors)
         return
-    vector_reduction(editor, stage.name, inside, update[rank:], setting.lanes, setting.vectors)
+    terms = update.pop(rank + stage.reduce_axes.index(along))
+    if along.extent >= setting.lanes or not _joins(stage, column, along):
+        editor.reorder([*update, terms])
+        vector_reduction(editor, stage.name, inside, [terms], setting.lanes, setting.vectors, each=True)
+        return
+    _joined_reduction(editor, stage, inside, update[rank:], terms, setting)
+
+
+def _contiguous_terms(stage: Stage, column: Axis) -> Axis | None:
+    """Return the axis of a reduction along which it reads contiguous elements; None where it does so along ``column``,
+    or where it does along none."""
+    found = [_strides(stage, axis.name) for axis in (column, *stage.reduce_axes)]
+    even = [strides <= {0, 1} and 1 in strides for strides in found]
+    return (
+        None
+        if even[0] or found[0] <= {0}
+        else next((a for a, e in zip(stage.reduce_axes, even[1:], strict=True) if e), None)
+    )
+
+
+def _joins(stage: Stage, column: Axis, terms: Axis) -> bool:
+    """Return whether what is read along ``terms`` and then along ``column`` is contiguous as one axis."""
+    read = [load for load in loads_of(stage.body) if uses(load, terms.name)]
+    return all(stride_along(load, column.name) == terms.extent for load in read)
+
+
+def _strides(stage: Stage, axis: str) -> set[int | None]:
+    return {stride_along(load, axis) for load in loads_of(stage.body)}
+
+
+def _joined_reduction(
+    editor: LoopEditor, stage: Stage, inside: str | None, others: list[str], terms: str, setting: RowLoopSetting
+) -> None:
+    """Reduce over ``others`` first, for each column and each of the few ``terms``, which are one loop of vectors."""
+    partial = editor.rfactor(stage.name, terms)
+    for nest in editor.nests(partial, inside):
+        kept = [loop for loop in nest if loop not in others]
+        outer = [loop for loop in nest if loop in others]
+        editor.reorder([*outer, *kept])
+        fused = editor.fuse(kept[-2:], editor.fresh(f"{kept[-2]}_terms"))
+        all_vectors = -(-editor.extent(fused) // setting.lanes)
+        vector_dimension(editor, [fused], setting.lanes, all_vectors if all_vectors <= MOST_SUMS else setting.vectors)
+    combine = editor.nests(stage.name, inside)[-1]
+    last = combine.pop()
+    editor.reorder([last, *combine])
+    for nest in (editor.nests(stage.name, inside)[0], combine):
+        vector_dimension(editor, nest, setting.lanes, setting.vectors)
