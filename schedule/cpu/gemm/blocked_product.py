@@ -146,7 +146,7 @@ class BlockedProduct:
                 whole=c.flags("pack_a", WHOLE),
                 reuse=s.nc * self._a_shared,
                 passes=s.n_panels,
-                sharing=c.ints("n_blocks"),
+                sharing=c.ints("n_blocks") * self._sharing_batches(p.a),
                 rows=s.mr,
                 elements=np.asarray(self._elements(p.a, p.m) // self._a_shared),
                 copies=np.ones(len(c), dtype=np.int64),
@@ -158,12 +158,16 @@ class BlockedProduct:
                 whole=c.flags("pack_b", WHOLE),
                 reuse=s.mc_tiles * s.mr * s.k_shared,
                 passes=s.m_tiles,
-                sharing=c.ints("m_blocks"),
+                sharing=c.ints("m_blocks") * self._sharing_batches(p.b),
                 rows=s.kc,
                 elements=s.n * self._elements(p.b) // s.k_shared,
                 copies=np.where(self.flattened(c), 1 if self.direct is None else self.direct.positions_along, 1),
             ),
         )
+
+    def _sharing_batches(self, operand: Operand) -> int:
+        """Return how many products of the batch read the same operand."""
+        return self.batches // prod(a.extent for a in batch_of(operand, self.gemm))
 
     def columns_inside(self, c: Columns) -> Bools:
         """Return whether the register tiles of one row of C follow one another, bool[n]."""

@@ -33,7 +33,7 @@ from ....ir.expr import (
 from ....ir.rewrite import substitute
 from ....ir.stmt import Kernel
 from ....te.workload import Axis, Workload
-from ...problems.gemm import Gemm, Operand
+from ...problems.gemm import Gemm, Operand, operand_of
 from ...problems.image_window import TAP
 from ...problems.implicit_gemm import filters_inside, implicit_gemm_of
 from ...tile.names import FreshNameWriter
@@ -168,13 +168,19 @@ def pixel_rows_of(workload: Workload, dtypes: tuple[DType, DType] | None = None)
     p = replace(
         p,
         a=Operand(image_at, None, 0, 0),
-        b=Operand(filters, None, 1, 0),
+        b=replace(operand_of(filters, "n"), load=None) if _lies_along_k(filters) else Operand(filters, None, 1, 0),
         m=Axis("m", pixels),
         results=results,
         batch=batch,
         window=None,
     )
     return p, rows
+
+
+def _lies_along_k(filters: Expr) -> bool:
+    """Return whether the elements of each filter follow one another."""
+    found = operand_of(filters, "n")
+    return found.k == 1 and found.row != 1
 
 
 def _three(numbers: tuple[int, ...], missing: int) -> Three:

@@ -8,11 +8,15 @@ from tests.schedule.gpu.tiles import workload_of
 from tests.sketch_agreement import assert_kernel_agrees, check_schedules
 from tilewright.core.policy import SpacePolicy
 from tilewright.core.target import Target
+from tilewright.ir.expr import Load, walk
+from tilewright.ir.linear_form import flat_form
+from tilewright.ir.stmt import expressions, walk_statements
 from tilewright.ir.text import kernel_text
 from tilewright.runtime.devices import host_target
 from tilewright.schedule.cpu.gemm.fma import CPU_GEMM
 from tilewright.schedule.cpu.gemm.kernel import CpuGemmSetting
 from tilewright.schedule.cpu.gemm.pixel_rows import lower_pixel_rows, pixel_rows_of
+from tilewright.te.parse import parse_workload
 from tilewright.te.workload import Workload
 
 TARGET = Target("llvm", "x86-64", ("avx2", "fma"), threads=2, vector_bytes=32)
@@ -28,7 +32,13 @@ def _transposed(**parameters: Any) -> Workload:
     return workload_of("conv2d_transpose", **{**given, "stride": 2, "padding": 1, "layout": "NHWC", **parameters})
 
 
+FILTER_GRADIENT = parse_workload(
+    "X: float32[6, 5, 7, 12]\nD: float32[11, 3, 5, 12]\n"
+    "W[c, r < 3, s < 3, o < 11] = sum over y < 3, x < 5, n < 12 of X[c, y + r, x + s, n] * D[o, y, x, n]"
+)
+"""Channels are images, and images are channels: the elements of what is multiplied as a filter follow one another."""
 CASES = {
+    "gradient of filters": FILTER_GRADIENT,
     "padded": _conv2d(padding=1),
     "not padded": _conv2d(padding=0),
     "strides": _conv2d(padding=1, stride=2, height=7),
@@ -65,6 +75,32 @@ def test_pixel_rows_compute_their_expression(case: str, setting: str) -> None:
         chosen = CpuGemmSetting(mr, vectors, 8, tiles, panels, rows.depth, pack_a, "whole")
         kernel = lower_pixel_rows(product, "k", chosen, rows)
         assert_kernel_agrees(workload, kernel, TARGET)
+
+
+@pytest.mark.parametrize("pack_b", ["task", "whole"])
+def test_filters_are_read_along_their_elements(pack_b: str) -> None:
+    product, rows = pixel_rows_of(FILTER_GRADIENT) or pytest.fail("no such convolution")
+    assert (product.b.row, product.b.k) == (180, 1)
+    chosen = CpuGemmSetting(3, 1, 2, 1, 1, rows.depth, "never", pack_b)
+    kernel = lower_pixel_rows(product, "k", chosen, rows)
+    reads = {e for s in walk_statements(kernel.body) for root in expressions(s) for e in walk(root)}
+    strides = {
+        flat_form(e.indices, (180, 60, 12, 1)).stride for e in reads if isinstance(e, Load) and e.buffer.name == "D"
+    }
+    assert strides == {1}
+    assert_kernel_agrees(FILTER_GRADIENT, kernel, TARGET)
+
+
+def test_filters_of_many_images_are_packed_before_the_tasks() -> None:
+    """The prior counts filters for each image where its tasks pack them."""
+    large = parse_workload(
+        "X: float32[128, 30, 30, 32]\nD: float32[256, 28, 28, 32]\nW[c, r < 3, s < 3, o < 256] = "
+        "sum over y < 28, x < 28, n < 32 of X[c, y + r, x + s, n] * D[o, y, x, n]"
+    )
+    space = CPU_GEMM.space(large, TARGET)
+    seconds = space.prior_seconds
+    assert seconds is not None
+    assert dict(space.schedule(int(seconds.argmin())).knobs)["pack_b"] == "whole"
 
 
 def test_which_images_are_read_where_they_lie() -> None:
