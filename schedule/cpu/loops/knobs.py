@@ -33,8 +33,10 @@ def tile_knobs(tiles: LoopTileAxes, target: Target) -> tuple[Knob, ...]:
     knobs: list[Knob] = []
     if len(tiles.modes) > 1 or tiles.modes != (COLUMNS,):
         knobs.append(Knob("vectorise", tiles.modes, "whether vectors lie along the columns or along the reduction"))
-    width = max(column, *(_last_extent(s) for s in tiles.group.stages)) if tiles.modes != (COLUMNS,) else column
-    knobs.append(Knob("lanes", lane_values(tiles.group, width, target), "how many elements a vector has"))
+    longest = max(column, *(_last_extent(s) for s in tiles.group.stages))
+    widths = (*([] if tiles.modes == (COLUMNS,) else [longest]), *([column] if tiles.modes[0] == COLUMNS else []))
+    values = dict.fromkeys(v for width in widths for v in lane_values(tiles.group, width, target))
+    knobs.append(Knob("lanes", tuple(values), "how many elements a vector has"))
     vectors = tuple(v for v in VECTORS if v == 1 or v <= column)
     knobs.append(Knob("vectors", vectors, f"how many vectors a register tile has along its columns ({name})"))
     if tiles.row is not None:

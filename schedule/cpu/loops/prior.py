@@ -12,7 +12,8 @@ import numpy as np
 
 from ....ir.buffer import Buffer
 from ....ir.expr import Expr, Load, Select
-from ....te.workload import Workload
+from ....ir.rewrite import free_variables
+from ....te.workload import Stage, Workload
 from ...space.columns import Bools, Columns, Floats, Ints
 from ..arithmetic import overlapped
 from ..peaks import CpuPeaks
@@ -21,7 +22,7 @@ from .footprint import tensor_bytes
 from .fusion import FusedGroup, own_cost, paddings, points
 from .promising import BUSY_ACCUMULATORS
 from .tile_loops import INLINE
-from .tiles import lane_bytes
+from .tiles import lane_bytes, tiles_of
 
 Quantities = Mapping[str, Floats]
 
@@ -61,7 +62,7 @@ def _instruction_seconds(group: FusedGroup, c: Columns, q: Quantities, peaks: Cp
     """Arithmetic or loads of vectors, whichever takes longer. A load that is not contiguous costs one for each lane.
     With few accumulators, each step of a reduction waits for the one before it."""
     lanes = c.ints("lanes")
-    operations = sum(points(s) * max(1, _operations(s.body)) for s in group.stages)
+    operations = sum(points(s) * np.maximum(1, _operations_of_stage(group, s, c)) for s in group.stages)
     vectors = operations / lanes / np.maximum(1 - q["edge_waste"], 1e-3)
     busy = BUSY_ACCUMULATORS if group.reductions else 1
     arithmetic = vectors * np.maximum(busy / np.maximum(q["accumulators"], 1), 1)
@@ -70,6 +71,31 @@ def _instruction_seconds(group: FusedGroup, c: Columns, q: Quantities, peaks: Cp
     tests = np.where(c.flags("store", NON_TEMPORAL), points(group.root) / lanes, 0)  # whether a vector is aligned
     steps = np.maximum(arithmetic, loads) + combining + tests + LOOP_STEPS * q["body_repeats"]
     return steps / peaks.vector_steps() / (1 - q["idle_share"])
+
+
+def _operations_of_stage(group: FusedGroup, stage: Stage, c: Columns) -> Floats | int:
+    """Plain operations for each point of a stage. In a register tile, what does not depend on its rows, planes or
+    columns is computed once for all of these, and what does not depend on the axes of a sum, once for the sum."""
+    if group.kind != "tile" or stage.reducer is None:
+        return _operations(stage.body)
+    tiles, terms = tiles_of(group), {a.name for a in stage.reduce_axes}
+    sizes = {tiles.column: c.ints("vectors"), tiles.row: c.ints("rows"), tiles.plane: c.ints("planes")}
+    along = {stage.axes[p].name: size for p, size in sizes.items() if p is not None}
+    total = np.zeros(len(c))
+    for part in _parts(stage.body):
+        used = free_variables(part)
+        if used & terms:
+            total = total + own_cost(part) / np.prod([size for n, size in along.items() if n not in used], axis=0)
+    return total
+
+
+def _parts(body: Expr) -> dict[Expr, None]:
+    """Return the operations of a body that ``_operations`` counts, each once."""
+    if isinstance(body, Load):
+        return {}
+    if isinstance(body, Select):
+        return max(_parts(body.then), _parts(body.otherwise), key=lambda parts: sum(map(own_cost, parts)))
+    return {part: None for child in body.children for part in _parts(child)} | {body: None}
 
 
 def _operations(body: Expr) -> int:

@@ -188,7 +188,10 @@ def _loads(
     column = stage.axes[tiles.column].name
     last = stage.reduce_axes[-1].name if stage.reduce_axes else None
     vectors = accumulators // np.maximum(s.rows * s.planes, 1)
+    terms = [a.name for a in stage.reduce_axes]
     for load in body_loads(stage):
+        if terms and not any(uses(load, name) for name in terms):
+            continue  # before the sum
         count = np.ones(len(s.columns), dtype=np.int64)
         for position, size in ((tiles.row, s.rows), (tiles.plane, s.planes)):
             if position is not None and uses(load, stage.axes[position].name):

@@ -12,6 +12,8 @@ from .fusion import FusedGroup
 
 COLUMNS, REDUCTION = "columns", "reduction"
 """Along what vectors can lie."""
+FEW_COLUMNS = 4
+"""So few columns leave most lanes of a vector idle, so that vectors may rather lie along the reduction."""
 OPERANDS = tuple(f"operand_{i}" for i in range(8))
 """Knob values for operands by their position, so that they do not depend on what a user calls a tensor."""
 
@@ -140,8 +142,10 @@ def _modes(group: FusedGroup, column: int) -> tuple[str, ...]:
         strided |= any(stride_along(load, stage.axes[column].name) not in (0, 1) for load in loads)
     if not contiguous:
         return (COLUMNS,)
-    narrow = group.root.axes[column].extent == 1
-    return (REDUCTION,) if narrow else (REDUCTION, COLUMNS) if strided else (COLUMNS,)
+    extent = group.root.axes[column].extent
+    if extent == 1:
+        return (REDUCTION,)
+    return (REDUCTION, COLUMNS) if strided else (COLUMNS, REDUCTION) if extent <= FEW_COLUMNS else (COLUMNS,)
 
 
 def _packable(group: FusedGroup, tiled: list[int]) -> tuple[tuple[str, tuple[int, ...]], ...]:

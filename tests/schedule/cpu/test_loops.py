@@ -10,6 +10,7 @@ from tests.golden import check_golden
 from tests.schedule.agreement import assert_computes
 from tilewright.codegen.passes.pipeline import run_passes
 from tilewright.core.errors import IllegalSchedule
+from tilewright.core.policy import SpacePolicy
 from tilewright.core.schedule import KnobValue, Schedule
 from tilewright.core.target import Target
 from tilewright.ir.buffer import MemoryScope
@@ -26,6 +27,7 @@ from tilewright.schedule.defaults import default_schedule
 from tilewright.te import build as te
 from tilewright.te.data import random_inputs
 from tilewright.te.operators import OPERATORS
+from tilewright.te.parse import parse_workload
 from tilewright.te.reference import reference
 from tilewright.te.tolerance import tolerance
 from tilewright.te.workload import Workload
@@ -283,3 +285,44 @@ def test_a_window_that_fits_no_registers_has_promising_tiles(target: Target) -> 
     window = {"kernel_h": 5, "kernel_w": 5, "layout": "NHWC"}
     space = CPU_LOOPS.space(OPERATORS["conv2d"].workload({**images, **window}), target)
     assert ((space.quantities["inner_steps"] == 1) & (np.asarray(space.column("row_tiles"), int) == 1)).any()
+
+
+FORCES = """P: float32[40, 3]
+M: float32[40]
+F[i, c < 3] = sum over j < 40 of M[j] * (P[j, c] - P[i, c])
+    / ((P[j, 0] - P[i, 0]) * (P[j, 0] - P[i, 0]) + (P[j, 1] - P[i, 1]) * (P[j, 1] - P[i, 1]) + 0.01)""".replace(
+    "\n   ", ""
+)
+
+
+def test_vectors_of_few_columns_may_lie_along_the_reduction() -> None:
+    """The vectors of before, of a few columns, come first."""
+    workload = parse_workload(FORCES)
+    group = fusion_plan(workload, inline_paddings=False, threads=2).main
+    assert tiles_of(group).modes == (COLUMNS, REDUCTION)
+    space = CPU_LOOPS.space(workload, AVX512)
+    lanes = next(k for k in space.knobs if k.name == "lanes")
+    assert lanes.values == (16, 8, 4, 2)
+    seconds = space.prior_seconds
+    assert seconds is not None
+    best = dict(space.schedule(int(seconds.argmin())).knobs)
+    assert best["vectorise"] == REDUCTION and best["lanes"] == 16
+    for vectorise in (COLUMNS, REDUCTION):
+        schedule = _schedule(
+            **{**best, "vectorise": vectorise, "vectors": 1, "column_tiles": 1, "order": "rows_inside", "unroll": 1}
+        )
+        assert_computes(CPU_LOOPS.lower(workload, AVX512, schedule), workload)
+    CPU_LOOPS.lower(workload, AVX512, _schedule(lanes=4, vectors=1, rows=8, row_tiles=1, column_tiles=1))
+
+
+def test_a_prior_counts_what_all_columns_share_once() -> None:
+    """What a sum makes of a row or of a column is computed once in a register tile, and what it makes of neither, once
+    for the sum."""
+    plain = "A: float32[256, 64]\nB: float32[256, 64]\nC[i < 64, j < 64] = sum over n < 256 of "
+    seconds = []
+    for term in ("A[n, i] * B[n, j]", "exp(A[n, i]) * exp(B[n, j])", "exp(A[n, i] * B[n, j])"):
+        space = CPU_LOOPS.space(parse_workload(plain + term), AVX512, limit=1000, policy=SpacePolicy(prune=False))
+        found = space.prior_seconds
+        assert found is not None
+        seconds.append(float(found.min()))
+    assert seconds[0] < seconds[1] < 0.6 * seconds[2]
