@@ -11,9 +11,10 @@ from .constraints import tile_constraints
 from .fusion import FusedGroup
 from .knobs import row_knobs, scalar_knobs, tile_knobs
 from .promising import keeps_rules
-from .tiles import tiles_of
+from .tiles import REDUCTION, tiles_of
 
 WANTED: Mapping[str, tuple[KnobValue, ...]] = {
+    "vectorise": (REDUCTION,),
     "vectors": (2, 1),
     "rows": (4, 2, 1),
     "unroll": (4, 2, 1),

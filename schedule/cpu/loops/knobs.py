@@ -8,7 +8,7 @@ from ...space.knob import Knob
 from ..shared_knobs import COLUMNS_INSIDE, ROWS_INSIDE
 from .fusion import FusedGroup
 from .tile_loops import INLINE, NO_PACK, STORE
-from .tiles import COLUMNS, OPERANDS, LoopTileAxes, most_lanes
+from .tiles import COLUMNS, OPERANDS, LoopTileAxes, most_lanes, vector_terms
 
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16)
 PLANES = (1, 2, 3, 4, 7, 8)
@@ -33,7 +33,8 @@ def tile_knobs(tiles: LoopTileAxes, target: Target) -> tuple[Knob, ...]:
     knobs: list[Knob] = []
     if len(tiles.modes) > 1 or tiles.modes != (COLUMNS,):
         knobs.append(Knob("vectorise", tiles.modes, "whether vectors lie along the columns or along the reduction"))
-    longest = max(column, *(_last_extent(s) for s in tiles.group.stages))
+    terms = [axis.extent for s in tiles.group.reductions if (axis := vector_terms(s)) is not None]
+    longest = max([column, *(_last_extent(s) for s in tiles.group.stages), *terms])
     widths = (*([] if tiles.modes == (COLUMNS,) else [longest]), *([column] if tiles.modes[0] == COLUMNS else []))
     values = dict.fromkeys(v for width in widths for v in lane_values(tiles.group, width, target))
     knobs.append(Knob("lanes", tuple(values), "how many elements a vector has"))

@@ -23,7 +23,7 @@ from .fusion import FusedGroup, points
 from .lane_loads import steps_of_load
 from .sizes import LoopTileSizes, accumulator_registers, packed_bytes, tile_sizes
 from .tile_loops import INLINE, NO_PACK
-from .tiles import COLUMNS, OPERANDS, LoopTileAxes, lane_bytes, stride_along, tiles_of, uses
+from .tiles import COLUMNS, OPERANDS, LoopTileAxes, lane_bytes, stride_along, tiles_of, uses, vector_terms
 
 QUANTITIES = (
     Quantity("tasks", "tasks", "how many tasks threads take one after the other"),
@@ -91,8 +91,11 @@ def _tile_columns(tiles: LoopTileAxes, target: Target, c: Columns) -> dict[str, 
     steps = prod(a.extent for a in main.reduce_axes)
     by_columns = c.flags("vectorise", COLUMNS)
     lanes, unroll = c.ints("lanes"), c.ints("unroll")
-    padded_steps = np.where(by_columns, steps, -(-steps // lanes) * lanes)
-    serial = -(-np.where(by_columns, steps, -(-steps // lanes)) // unroll)
+    terms = vector_terms(main) if main.reduce_axes else None
+    width = terms.extent if terms else max(steps, 1)
+    vectors = steps // width * -(-width // lanes)  # where they lie along the reduction
+    padded_steps = np.where(by_columns, steps, vectors * lanes)
+    serial = -(-np.where(by_columns, steps, vectors) // unroll)
     tile = {tiles.column: s.columns, tiles.row: s.rows, tiles.plane: s.planes}
     block = {
         tiles.column: s.columns * c.ints("column_tiles"),
@@ -186,7 +189,8 @@ def _loads(
     loads = np.zeros(len(s.columns), dtype=np.int64)
     uneven = np.zeros(len(s.columns))
     column = stage.axes[tiles.column].name
-    last = stage.reduce_axes[-1].name if stage.reduce_axes else None
+    chosen = vector_terms(stage) if stage.reduce_axes else None
+    last = chosen.name if chosen else stage.reduce_axes[-1].name if stage.reduce_axes else None
     vectors = accumulators // np.maximum(s.rows * s.planes, 1)
     terms = [a.name for a in stage.reduce_axes]
     for load in body_loads(stage):

@@ -17,7 +17,7 @@ from ....te.workload import Axis, Stage
 from .editor import LoopEditor
 from .fusion import FusedGroup
 from .inner_loops import vector_dimension, vector_reduction
-from .tile_loops import PARALLEL_WORK
+from .tile_loops import PARALLEL_WORK, terms_last
 from .tiles import stride_along, uses
 
 MOST_SUMS = 24
@@ -58,6 +58,7 @@ def vectorise_stage(
     start, update = editor.nests(stage.name, inside)
     wide = [n for n, loop in enumerate(update[:rank]) if editor.extent(loop) > 1]
     if not wide:
+        terms_last(editor, stage, update, rank)
         vector_reduction(editor, stage.name, inside, update[rank:], setting.lanes, setting.vectors)
         return
     column = stage.axes[skip + wide[-1]]

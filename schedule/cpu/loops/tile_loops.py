@@ -18,7 +18,7 @@ from ..shared_knobs import ROWS_INSIDE
 from .editor import LoopEditor
 from .inner_loops import mark, split_column, unrolled_reduction
 from .sizes import LoopTileSizes, pack_loop
-from .tiles import COLUMNS, OPERANDS, LoopTileAxes
+from .tiles import COLUMNS, OPERANDS, LoopTileAxes, vector_terms
 
 STORE, INLINE = "store", "inline"
 NO_PACK = "none"
@@ -127,7 +127,7 @@ def _lane_reduction(editor: LoopEditor, member: Stage, attach: str, setting: Til
     rank = len(member.axes)
     start, update = editor.nests(member.name, attach)
     mark(editor, start, None)
-    last = update[-1]
+    last = terms_last(editor, member, update, rank)
     step, lane = editor.split(last, setting.lanes, f"{last}_step", f"{last}_lane")
     partial = editor.rfactor(member.name, lane)
     part_start, update = editor.nests(partial, attach)
@@ -137,6 +137,15 @@ def _lane_reduction(editor: LoopEditor, member: Stage, attach: str, setting: Til
     mark(editor, [*unrolled, *update[:rank]], lane)
     combine = editor.nests(member.name, attach)[-1]
     mark(editor, combine[:-1], combine[-1])
+
+
+def terms_last(editor: LoopEditor, stage: Stage, update: list[str], rank: int) -> str:
+    """Make the loop along which vectors of a reduction lie the innermost of ``update``, whose first ``rank`` loops run
+    over elements. Returns its name."""
+    terms = vector_terms(stage) or stage.reduce_axes[-1]
+    update.append(update.pop(rank + stage.reduce_axes.index(terms)))
+    editor.reorder(update)
+    return update[-1]
 
 
 def _pack(

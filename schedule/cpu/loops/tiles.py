@@ -14,6 +14,8 @@ COLUMNS, REDUCTION = "columns", "reduction"
 """Along what vectors can lie."""
 FEW_COLUMNS = 4
 """So few columns leave most lanes of a vector idle, so that vectors may rather lie along the reduction."""
+LEAST_TERMS = 4
+"""Along fewer terms of a reduction no vectors lie."""
 OPERANDS = tuple(f"operand_{i}" for i in range(8))
 """Knob values for operands by their position, so that they do not depend on what a user calls a tensor."""
 
@@ -134,18 +136,30 @@ def _modes(group: FusedGroup, column: int) -> tuple[str, ...]:
     contiguous elements."""
     if not group.reductions:
         return (COLUMNS,)
-    strided, contiguous = False, True
-    for stage in group.reductions:
-        last = stage.reduce_axes[-1]
-        loads = loads_of(stage.body)
-        contiguous &= last.extent >= 4 and any(stride_along(load, last.name) == 1 for load in loads)
-        strided |= any(stride_along(load, stage.axes[column].name) not in (0, 1) for load in loads)
-    if not contiguous:
+    strided = any(
+        stride_along(load, stage.axes[column].name) not in (0, 1)
+        for stage in group.reductions
+        for load in loads_of(stage.body)
+    )
+    chosen, extent = [vector_terms(stage) for stage in group.reductions], group.root.axes[column].extent
+    if None in chosen or not (strided or extent <= FEW_COLUMNS):
         return (COLUMNS,)
-    extent = group.root.axes[column].extent
-    if extent == 1:
-        return (REDUCTION,)
-    return (REDUCTION, COLUMNS) if strided else (COLUMNS, REDUCTION) if extent <= FEW_COLUMNS else (COLUMNS,)
+    if chosen != [stage.reduce_axes[-1] for stage in group.reductions]:
+        return (COLUMNS, REDUCTION)
+    return (REDUCTION,) if extent == 1 else (REDUCTION, COLUMNS) if strided else (COLUMNS, REDUCTION)
+
+
+def vector_terms(stage: Stage) -> Axis | None:
+    """Return the axis of a reduction along which vectors may lie: the last one where something is contiguous along it,
+    else another one along which all is; None where there is none."""
+    last, loads = stage.reduce_axes[-1], loads_of(stage.body)
+    if last.extent >= LEAST_TERMS and any(stride_along(load, last.name) == 1 for load in loads):
+        return last
+    for axis in stage.reduce_axes:
+        strides = {stride_along(load, axis.name) for load in loads}
+        if axis.extent >= LEAST_TERMS and 1 in strides and strides <= {0, 1}:
+            return axis
+    return None
 
 
 def _packable(group: FusedGroup, tiled: list[int]) -> tuple[tuple[str, tuple[int, ...]], ...]:
