@@ -150,8 +150,8 @@ def fusion_plan(workload: Workload, *, inline_paddings: bool, threads: int) -> F
             continue
         bare = next((g.root for g in groups if g.root.reducer is not None and g.kind != "scalar"), None)
         if bare is None:
-            shapes = [_shape(g) for g in groups]
-            return FusionPlan(workload, tuple(replace(g, same_shape=shapes.count(_shape(g))) for g in groups))
+            shapes = [shape(g) for g in groups]
+            return FusionPlan(workload, tuple(replace(g, same_shape=shapes.count(shape(g))) for g in groups))
         forced.add(bare.name)
         workload = with_epilogue(workload, bare)
 
@@ -316,7 +316,7 @@ def _has_long_rows(stage: Stage, depth: int, threads: int) -> bool:
     return few and max(stage.tensor.elements, points(stage)) > LONG_ROW
 
 
-def _shape(group: FusedGroup) -> tuple[object, ...]:
+def shape(group: FusedGroup) -> tuple[object, ...]:
     """Return what groups that differ only in names have in common."""
     return group.kind, [([a.extent for a in s.axes], [a.extent for a in s.reduce_axes]) for s in group.stages]
 

@@ -3,7 +3,8 @@
     seconds = launch + norm(vector instructions / busy share of the threads, tiles from the caches, tensors from memory)
               + packing
 
-It looks at the group with the most work. Nothing in it was fitted.
+It looks at the group with the most work, and adds what the others take by their default settings. Nothing in it was
+fitted.
 """
 
 from collections.abc import Mapping

@@ -23,12 +23,12 @@ from ...space.constraint import Constraint
 from ...space.knob import Knob
 from ...tile_sketch import Plan, TileSketch
 from ..arithmetic import overlapped
-from ..peaks import cpu_peaks
+from ..peaks import CpuPeaks, cpu_peaks
 from ..shared_knobs import CACHED, NON_TEMPORAL, store_knob
 from .constraints import inline_constraint, tile_constraints
 from .default_setting import default_setting
 from .editor import LoopEditor
-from .fusion import FusedGroup, FusionPlan, fusion_plan, paddings
+from .fusion import FusedGroup, FusionPlan, fusion_plan, paddings, shape
 from .knobs import padding_knob, row_knobs, scalar_knobs, tile_knobs
 from .prior import group_seconds, memory_seconds
 from .promising import keeps_rules, promising
@@ -87,12 +87,25 @@ class CpuLoopsPlan(Plan):
 
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
         rates = cpu_peaks(self.target, peaks)
-        seconds = group_seconds(self._main, columns, self.derive(columns), rates)
+        seconds = group_seconds(self._main, columns, self.derive(columns), rates) + self._rest_seconds(STORE, rates)
         inlined = columns.flags("padding", INLINE)
         if inlined.any():
             found = derive(self.workload, self._inlined_main, self.target, columns)
-            seconds = np.where(inlined, group_seconds(self._inlined_main, columns, found, rates), seconds)
+            own = group_seconds(self._inlined_main, columns, found, rates) + self._rest_seconds(INLINE, rates)
+            seconds = np.where(inlined, own, seconds)
         return overlapped(seconds, memory_seconds(self.workload, columns, rates))
+
+    def _rest_seconds(self, padding: str, rates: CpuPeaks) -> float:
+        """Return what the groups take that are not of the main one's shape, by their default settings."""
+        chosen, total = _fusion(self.workload, self.target, padding), 0.0
+        for group in chosen.groups:
+            if group.root.name in paddings(chosen.workload) or shape(group) == shape(chosen.main):
+                continue
+            setting = default_setting(group, self.target, DEFAULTS)
+            columns = columns_of_setting(_knobs(self.workload, group, self.target), setting, DEFAULTS)
+            found = derive(self.workload, group, self.target, columns)
+            total += float(group_seconds(replace(group, same_shape=1), columns, found, rates)[0])
+        return total
 
     def derive(self, columns: Columns) -> Mapping[str, Floats]:
         return derive(self.workload, self._main, self.target, columns)

@@ -14,8 +14,9 @@ from tilewright.core.policy import SpacePolicy
 from tilewright.core.schedule import KnobValue, Schedule
 from tilewright.core.target import Target
 from tilewright.ir.buffer import MemoryScope
-from tilewright.ir.expr import Expr
-from tilewright.ir.stmt import Allocate, For, LoopKind, walk_statements
+from tilewright.ir.expr import Expr, Load, walk
+from tilewright.ir.linear_form import flat_form
+from tilewright.ir.stmt import Allocate, For, LoopKind, expressions, walk_statements
 from tilewright.ir.text import kernel_text
 from tilewright.runtime.devices import host_target
 from tilewright.runtime.module import Module, load_module
@@ -326,3 +327,33 @@ def test_a_prior_counts_what_all_columns_share_once() -> None:
         assert found is not None
         seconds.append(float(found.min()))
     assert seconds[0] < seconds[1] < 0.6 * seconds[2]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "X: float32[30, 12, 40]\nS[j] = sum over k < 40, i < 30 of X[i, j, k]",
+        "X: float32[9, 20, 5, 10]\nS[b, g] = max over c < 10, p < 20 of X[b, p, g, c]",
+        "X: float32[30, 40]\nS[] = sum over k < 40, i < 30 of X[i, k]",
+    ],
+)
+def test_vectors_lie_along_the_contiguous_terms_whatever_their_order(text: str) -> None:
+    workload = parse_workload(text)
+    space = CPU_LOOPS.space(workload, AVX512)
+    seconds = space.prior_seconds
+    assert seconds is not None
+    for row in (int(seconds.argmin()), 0):
+        assert_computes(CPU_LOOPS.lower(workload, AVX512, space.schedule(row)), workload)
+    final = run_passes(CPU_LOOPS.lower(workload, AVX512, space.schedule(int(seconds.argmin()))))[-1][1]
+    loads = {e for s in walk_statements(final.body) for root in expressions(s) for e in walk(root)}
+    reads = [e for e in loads if isinstance(e, Load) and e.buffer.name == "X"]
+    assert reads and {flat_form(e.indices, e.buffer.strides).stride for e in reads if e.lanes > 1} == {1}
+
+
+def test_a_prior_counts_every_group() -> None:
+    """Two products, of which the first one is the larger, are estimated to take longer than the first one alone."""
+    first = "A: float32[256, 256]\nB: float32[256, 256]\nC[i, j] = sum over k < 256 of A[i, k] * B[k, j]"
+    second = "\nE: float32[256, 128]\nD[i, l] = sum over j < 256 of C[i, j] * E[j, l]"
+    one, both = (CPU_LOOPS.space(parse_workload(t), AVX512, limit=1000) for t in (first, first + second))
+    assert one.prior_seconds is not None and both.prior_seconds is not None
+    assert both.prior_seconds.min() > 1.25 * one.prior_seconds.min()
