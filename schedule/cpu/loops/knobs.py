@@ -1,8 +1,10 @@
 """Describes the knobs of the CPU loop sketch, for each kind of group."""
 
-from math import prod
+from math import gcd, prod
 
 from ....core.target import Target
+from ....ir.expr import Binary, BinaryOp, Const, walk
+from ....ir.rewrite import free_variables, loads_of
 from ....te.workload import Stage
 from ...space.knob import Knob
 from ..shared_knobs import COLUMNS_INSIDE, ROWS_INSIDE
@@ -15,6 +17,8 @@ PLANES = (1, 2, 3, 4, 7, 8)
 VECTORS = (1, 2, 3, 4, 5, 6, 7, 8)
 COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 MOST_STEPS = 36
+LEAST_LANES = 4
+"""Shorter vectors are not worth a value of their own."""
 
 
 def padding_knob() -> Knob:
@@ -37,6 +41,8 @@ def tile_knobs(tiles: LoopTileAxes, target: Target) -> tuple[Knob, ...]:
     longest = max([column, *(_last_extent(s) for s in tiles.group.stages), *terms])
     widths = (*([] if tiles.modes == (COLUMNS,) else [longest]), *([column] if tiles.modes[0] == COLUMNS else []))
     values = dict.fromkeys(v for width in widths for v in lane_values(tiles.group, width, target))
+    even = _even_lanes(tiles)
+    values |= {even: None} if LEAST_LANES <= even < min(values) else {}
     knobs.append(Knob("lanes", tuple(values), "how many elements a vector has"))
     vectors = tuple(v for v in VECTORS if v == 1 or v <= column)
     knobs.append(Knob("vectors", vectors, f"how many vectors a register tile has along its columns ({name})"))
@@ -60,6 +66,22 @@ def tile_knobs(tiles: LoopTileAxes, target: Target) -> tuple[Knob, ...]:
         read = ", ".join(f"{OPERANDS[i]} is {name}" for i, (name, _) in enumerate(tiles.packable))
         knobs.append(Knob("pack", names, f"which operand is packed into a contiguous buffer first ({read})"))
     return tuple(knobs)
+
+
+def _even_lanes(tiles: LoopTileAxes) -> int:
+    """Return how many lanes at most a vector may have so that none has two quotients of what divides the columns; 0
+    where nothing does. Of pixels p of rows of 56 (``X[p // 56, p % 56]``), vectors of 8 are contiguous."""
+    divisors = {
+        int(e.b.value)
+        for stage in tiles.group.stages
+        for load in loads_of(stage.body)
+        for i in load.indices
+        for e in walk(i)
+        if isinstance(e, Binary) and e.op in (BinaryOp.FLOORDIV, BinaryOp.MOD) and isinstance(e.b, Const)
+        if stage.axes[tiles.column].name in free_variables(e.a)
+    }
+    common = gcd(*divisors)
+    return common & -common
 
 
 def row_knobs(group: FusedGroup, target: Target) -> tuple[Knob, ...]:
