@@ -13,7 +13,9 @@ one. With ``gathered``, what is read at loaded indices, such as the rows of an e
 With ``reduced_products`` there is a product for each direction in which it is reduced. ``phased`` is the workload with
 axes for quotients and remainders (``te.phases``), and ``single_products`` that with one product in each sum
 (``te.sums_of_products``). ``levels`` has first what reads no other stage, then what reads that, so that more of them
-are computed together. With ``split_k`` behind a name, long sums of products are split (``parallel_split_k``).
+are computed together. With ``as_written`` what several stages read, such as the weights of attention in its gradients,
+is computed once and stored as the workload says it: where that is less, since it has 16 bits. With ``split_k`` behind a
+name, long sums of products are split (``parallel_split_k``).
 ``te.softmax_chunks`` has one of long rows on a processor, ``te.channels_last`` those of convolutions with channels
 first, and ``te.padding_modes`` those of images that are padded by what stands in them (``padded``).
 """
@@ -21,7 +23,7 @@ first, and ``te.padding_modes`` those of images that are padded by what stands i
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, product
-from math import prod
+from math import inf, prod
 
 from ..core.dtypes import DType, float16, float32, int32
 from ..core.errors import InvalidWorkload
@@ -49,7 +51,7 @@ from .tile.delinearize import axis_indices
 
 STAGES, JOINED_AXES, GATHERED, WIDENED, PIXEL_BLOCKS = "stages", "joined_axes", "gathered", "widened", "pixel_blocks"
 PHASED, REDUCED_PRODUCTS, SINGLE_PRODUCTS, SPLIT_K = "phased", "reduced_products", "single_products", "split_k"
-LEVELS = "levels"
+LEVELS, AS_WRITTEN = "levels", "as_written"
 """The names of decompositions. Names of tensors that are copied from loaded indices begin with ``gathered``."""
 _ROW_ALIGNMENT_BYTES = 16
 """Rows of tensors that are multiplied begin at multiples of so many bytes, where axes are joined: TMA wants that."""
@@ -63,12 +65,12 @@ def decompositions(workload: Workload, has_class: Callable[[Workload], bool]) ->
     found: dict[str, tuple[Workload, ...]] = {}
     whole = inline_stages(workload)
 
-    def add(name: str, given: Workload | None) -> None:
+    def add(name: str, given: Workload | None, most_bytes: float = inf) -> None:
         try:
             steps = () if given is None else _stage_steps(given, has_class, name)
         except InvalidWorkload:  # an intermediate beyond the limits of tensors
             return
-        if len(steps) > 1 and steps not in found.values():
+        if len(steps) > 1 and steps not in found.values() and _handed_bytes(steps) < most_bytes:
             found[name] = steps
 
     add(STAGES, whole)
@@ -84,6 +86,7 @@ def decompositions(workload: Workload, has_class: Callable[[Workload], bool]) ->
         split = with_split_products(found[name], has_class)
         if split != found[name]:
             found[f"{name}_{SPLIT_K}"] = split
+    add(AS_WRITTEN, _as_written(workload), min(map(_handed_bytes, found.values()), default=inf))
     return [(name, steps) for name, steps in found.items() if all(map(has_class, steps))]
 
 
@@ -119,7 +122,8 @@ def cpu_decompositions(
     """Return the decompositions of a workload for a processor, where the generic sketch is as good as a class for
     everything but sums of products, and no class reduces these at once. Long rows of a softmax have one in chunks."""
     found = decompositions(workload, lambda step: has_class(step) or not any(map(contraction_of, step.stages)))
-    left_out = [name for name, _ in found if name in (REDUCED_PRODUCTS, LEVELS) or name.endswith(SPLIT_K)]
+    own = (REDUCED_PRODUCTS, LEVELS, AS_WRITTEN)
+    left_out = [name for name, _ in found if name in own or name.endswith(SPLIT_K)]
     return [*((name, steps) for name, steps in found if name not in left_out), *softmax_chunk_steps(workload)]
 
 
@@ -149,6 +153,25 @@ def _by_level(workload: Workload) -> Workload:
     for stage in workload.stages:
         level[stage.name] = 1 + max((level[load.buffer.name] for load in loads_of(stage.body)), default=0)
     return replace(workload, stages=tuple(sorted(workload.stages, key=lambda s: level[s.name])))
+
+
+def _handed_bytes(steps: Sequence[Workload]) -> int:
+    """Return how many bytes all steps but the last one store."""
+    return sum(b.bytes for step in steps[:-1] for b in step.output_buffers)
+
+
+def _as_written(workload: Workload) -> Workload | None:
+    """``workload`` with each stage that does not reduce right behind what it reads, so that one step may compute both;
+    None where all such stages are outputs."""
+    if all(s.reducer is not None or s.name in workload.outputs for s in workload.stages):
+        return None
+    ordered: list[Stage] = []
+    for stage in workload.stages:
+        read = {load.buffer.name for load in loads_of(stage.body)}
+        behind = [n for n, s in enumerate(ordered) if s.name in read]
+        at = len(ordered) if stage.reducer is not None or not behind else behind[-1] + 1
+        ordered.insert(at, stage)
+    return replace(workload, stages=tuple(ordered))
 
 
 def _with_gathers(workload: Workload) -> Workload | None:
@@ -426,7 +449,8 @@ DECOMPOSED = Decomposer(
     "have axes for both; with `reduced_products` there is a product for each direction in which it is reduced; "
     "with `single_products` sums of several products, such as those of complex numbers, have one each; with "
     "`split_k` behind these names long sums of products are those of slices; with `levels` stages that read no other "
-    "come first, then those that read these; "
+    "come first, then those that read these; with `as_written` what several stages read is stored as the workload says "
+    "it; "
     "with `softmax_chunks` the maximum and the sum of a row come from those of its chunks; `patches`, "
     "`channels_last` and their like change the layout of a convolution; with `padded` images are padded first",
     takes="workloads of static shapes that kernel classes take in several steps and none takes as a whole",

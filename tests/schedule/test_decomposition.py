@@ -117,6 +117,27 @@ O[h, i, e] = sum over w < 70 of float32(float16(P[h, i, w])) * float32(V[h, w, e
 Y[h, i, e] = float16(O[h, i, e] / U[h, i])"""
 
 
+GRADIENTS = """
+Q: float16[2, 40, 16]
+K: float16[2, 72, 16]
+V: float16[2, 72, 16]
+D: float16[2, 40, 16]
+L: float32[2, 40]
+R: float32[2, 40]
+S[h, q, k < 72] = sum over c < 16 of float32(Q[h, q, c]) * float32(K[h, k, c])
+P[h, q, k] = float16(exp(S[h, q, k] * 0.25 - L[h, q]))
+A[h, q, k < 72] = sum over c < 16 of float32(D[h, q, c]) * float32(V[h, k, c])
+G[h, q, k] = float16(float32(P[h, q, k]) * (A[h, q, k] - R[h, q]) * 0.25)
+X[h, k, c < 16] = sum over q < 40 of float32(P[h, q, k]) * float32(D[h, q, c])
+Y[h, q, c < 16] = sum over k < 72 of float32(G[h, q, k]) * float32(K[h, k, c])
+Z[h, k, c < 16] = sum over q < 40 of float32(G[h, q, k]) * float32(Q[h, q, c])
+dV[h, k, c] = float16(X[h, k, c])   # output
+dQ[h, q, c] = float16(Y[h, q, c])   # output
+dK[h, k, c] = float16(Z[h, k, c])   # output
+"""
+"""Five products. Weights and the gradients of scores are read by several of them."""
+
+
 WORKLOADS: dict[str, Callable[[], Workload]] = {
     "shares": lambda: parse_workload(SHARES),
     "convolution in float32": _image(2, 8, "float32", "NHWC", bias=True, activation="relu"),
@@ -157,6 +178,7 @@ WORKLOADS: dict[str, Callable[[], Workload]] = {
         "float32(X[n, y + r - 1, x + s - 1, c]), 0.0)"
     ),
     "groups": _image(2, 8, "float32", "NHWC", groups=2, dilation=2),
+    "gradients of attention": lambda: parse_workload(GRADIENTS),
 }
 REPLICATED = """
 X: float16[2, 8, 8, 64]
@@ -209,6 +231,13 @@ def test_the_least_of_many_distances_is_computed_in_steps_by_default() -> None:
     workload = parse_workload(f"{rows}{distances}N[i] = min over j < 256 of D[i, j]")
     assert [s.name for s in sketches_for(workload, H200)] == ["cuda_loops", "cuda_decomposed"]
     assert default_schedule(workload, H200).sketch == "cuda_decomposed"
+
+
+def test_gradients_of_attention_are_five_products() -> None:
+    """What scores become is part of the products ahead, and stored as float16."""
+    steps = dict(decompositions(parse_workload(GRADIENTS), _has_class))["as_written"]
+    assert [[b.name for b in step.output_buffers] for step in steps] == [["P"], ["G"], ["dV"], ["dQ"], ["dK"]]
+    assert {b.dtype.name for step in steps for b in step.output_buffers} == {"float16"}
 
 
 def test_one_pairwise_reduction_is_a_class() -> None:
