@@ -73,7 +73,14 @@ _WGMMA_SKETCHES = (
     "cuda_skinny_tma",
     "cuda_attention",
 )
-_MATRIX_SKETCHES = (*_WGMMA_SKETCHES, "cuda_gemm_tcgen05", "cuda_gemm_mma", "cuda_skinny_mma", "amdgpu_gemm")
+_MATRIX_SKETCHES = (
+    *_WGMMA_SKETCHES,
+    "cuda_gemm_tcgen05",
+    "cuda_gemm_mma",
+    "cuda_skinny_mma",
+    "cuda_skinny_mixed",
+    "amdgpu_gemm",
+)
 
 
 @dataclass(frozen=True, slots=True)

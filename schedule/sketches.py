@@ -47,6 +47,7 @@ _CLASSES: Mapping[str, Mapping[str, str]] = {
         "cuda_gemv": "gpu.gemv.space:CUDA_GEMV",
         "cuda_skinny_mma": "gpu.skinny.mma_space:CUDA_SKINNY_MMA",
         "cuda_skinny_tma": "gpu.skinny.tma_space:CUDA_SKINNY_TMA",
+        "cuda_skinny_mixed": "gpu.skinny.mixed_space:CUDA_SKINNY_MIXED",
         "cuda_gemm": "gpu.gemm.space:CUDA_GEMM",
         "cuda_gemm_swap_ab": "gpu.gemm.swap_ab_space:CUDA_GEMM_SWAP_AB",
         "cuda_gemm_row_reduction": "gpu.gemm.row_reduction_space:CUDA_GEMM_ROW_REDUCTION",

@@ -1,6 +1,6 @@
 """How long a multiprocessor takes to combine an accumulator with one more term, by the instructions of the term."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from ...core.dtypes import DType, float64, int32
@@ -13,7 +13,8 @@ from .peaks import GpuPeaks
 
 INTEGER_LANES, SPECIAL_LANES, ISSUED_LANES = 64, 16, 128
 """How many results a multiprocessor has in a cycle of integers, comparisons, minima and maxima; of special functions
-and conversions; and of all instructions together (CUDA C++ Programming Guide, "Arithmetic Instructions")."""
+and conversions, other than those to float32 and from it to 16 bits; and of all instructions together (CUDA C++
+Programming Guide, "Arithmetic Instructions")."""
 ONE_OPERAND = 1 / 8
 """What depends on one operand alone is computed once for a row of results of a thread, for each the part of this."""
 FUNCTION = 12
@@ -22,8 +23,8 @@ FUNCTION = 12
 
 @dataclass(frozen=True, slots=True)
 class TermCost:
-    """What the combination of one accumulator with one term takes: ``instructions`` of a thread, and ``cycles`` of a
-    multiprocessor, in which its busiest unit has done them."""
+    """What the combination of one accumulator with one term takes, or an element of a value: ``instructions`` of a
+    thread, and ``cycles`` of a multiprocessor, in which its busiest unit has done them."""
 
     instructions: float
     cycles: float
@@ -35,6 +36,19 @@ def reduction_cost(reducer: Reducer, term: Expr, dtype: DType, peaks: GpuPeaks) 
     kind = Accumulation(reducer, term.dtype, dtype)
     state = [Load(Buffer(f"state_{n}", (), held), ()) for n, held in enumerate(kind.state_dtypes)]
     combined = kind.accumulate(state, term, index(0))
+    nodes = {node for value in combined for node in _operations(value)}
+    return _cost({node: 1.0 if len(set(loads_of(node))) > 1 else ONE_OPERAND for node in nodes}, peaks)
+
+
+def value_cost(value: Expr, once: Collection[Load], peaks: GpuPeaks) -> TermCost:
+    """Return what it takes to compute an element of ``value`` from what its loads give, roughly. What follows from the
+    loads ``once`` alone is computed for many elements at a time."""
+    nodes = {node for node in _operations(value) if not set(once).issuperset(loads_of(node))}
+    return _cost(dict.fromkeys(nodes, 1.0), peaks)
+
+
+def _cost(shares: Mapping[Expr, float], peaks: GpuPeaks) -> TermCost:
+    """Return what nodes take, each of which is computed for such a share of results."""
     lanes = {
         "float32": peaks.float32_flops_per_cycle / 2,
         "float64": peaks.float64_flops_per_cycle / 2,
@@ -42,8 +56,7 @@ def reduction_cost(reducer: Reducer, term: Expr, dtype: DType, peaks: GpuPeaks) 
         "special": SPECIAL_LANES,
     }
     taken = dict.fromkeys(lanes, 0.0)
-    for node in {node for value in combined for node in _operations(value)}:
-        share = 1.0 if len(set(loads_of(node))) > 1 else ONE_OPERAND
+    for node, share in shares.items():
         for unit, count in _instructions(node).items():
             taken[unit] += share * count
     instructions = sum(taken.values())
@@ -83,6 +96,8 @@ def _instructions(node: Expr) -> dict[str, float]:
             return {"integer": -(-node.dtype.bits // 32)}
         case Cast() if dtype.is_float and dtype.bits < 32:
             return {"float32": 1}
+        case Cast() if words == 1 and node.dtype.is_float and node.dtype.bits == (16 if dtype.is_float else 32):
+            return {"integer": 1}  # F2FP, I2FP
         case Cast() if dtype.is_float or node.dtype.is_float:
             return {"special": 1}
         case Unary(op=op) if op not in (UnaryOp.NEG, UnaryOp.ABS, UnaryOp.NOT):

@@ -229,12 +229,12 @@ def can_lower_skinny_mma(p: Gemm) -> bool:
         return False
     if b.load.buffer.dtype != a.load.buffer.dtype or mma_atom_of(b.load.buffer.dtype) is None:
         return False
-    return _in_whole_vectors(a, p.k.extent, a.k, a.row) and (
-        _in_whole_vectors(b, p.k.extent, b.k, b.row) or _in_whole_vectors(b, p.n.extent, b.row, b.k)
+    return in_whole_vectors(a, p.k.extent, a.k, a.row) and (
+        in_whole_vectors(b, p.k.extent, b.k, b.row) or in_whole_vectors(b, p.n.extent, b.row, b.k)
     )
 
 
-def _in_whole_vectors(operand: Operand, extent: int, inner: int, outer: int) -> bool:
+def in_whole_vectors(operand: Operand, extent: int, inner: int, outer: int) -> bool:
     """Return whether the elements of a row are contiguous, and rows begin and end at whole vectors. ``inner`` and
     ``outer`` are the elements from one element of a row to the next, and from one row to the next."""
     assert operand.load is not None
