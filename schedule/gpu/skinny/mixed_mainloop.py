@@ -25,21 +25,21 @@ from ...tile.contiguous import contiguous_vector
 from ...tile.names import FreshNameWriter
 from ..block_reduce import QUAD
 from ..split_k import ColumnSlice, allocate_partials, reduce_columns
+from ..streamed_operand import StreamedOperand
 from .mixed_sizes import SkinnyMixedSizes
 from .mma_tiles import ATOM_M, ATOM_N, COPY_ELEMENTS, mma_atom_of
-from .streamed_weights import StreamedWeights
 
 _PLACES = 4
 """How many places of ``k`` a lane has in one fragment."""
 
 
-def lower_skinny_mixed(p: Gemm, weights: StreamedWeights, s: SkinnyMixedSizes[int]) -> Kernel:
+def lower_skinny_mixed(p: Gemm, weights: StreamedOperand, s: SkinnyMixedSizes[int]) -> Kernel:
     """Return the kernel of one setting."""
     return _SkinnyMixedWriter(p, weights, s).kernel()
 
 
 class _SkinnyMixedWriter:
-    def __init__(self, p: Gemm, weights: StreamedWeights, s: SkinnyMixedSizes[int]) -> None:
+    def __init__(self, p: Gemm, weights: StreamedOperand, s: SkinnyMixedSizes[int]) -> None:
         assert p.a.load is not None
         self.p, self.weights, self.s, self.a = p, weights, s, p.a.load
         self.dtype = self.a.buffer.dtype
@@ -85,10 +85,10 @@ class _SkinnyMixedWriter:
         once = [w.allocate("once", (s.vectors, rows), e.dtype, MemoryScope.REGISTER) for e in weights.once]
         with w.unrolled("loaded", s.vectors) as u, w.unrolled("row", rows) as row:
             n, vector = self._n(row), self._vector(step, u)[0]
-            source = contiguous_vector(weights.first_element(n, vector), weights.elements)
+            source = contiguous_vector(weights.first_element({"n": n}, vector), weights.elements)
             w.store(raw, contiguous_vector((u, row, index(0)), weights.elements), Load(weights.load.buffer, source))
             for held, load in zip(once, weights.once, strict=True):
-                w.store(held, (u, row), weights.once_at(load, n, vector * weights.vector))
+                w.store(held, (u, row), weights.once_at(load, {"n": n}, vector * weights.vector))
         with w.unrolled("vector", s.vectors) as u:
             vector, inside = self._vector(step, u)
             a = self._load_a(vector * weights.vector, inside)
@@ -97,7 +97,9 @@ class _SkinnyMixedWriter:
                 own = i * 2 + half
                 with w.unrolled("pair", weights.vector // 2) as pair:
                     first, scales = vector * weights.vector, [Load(e, (u, own)) for e in once]
-                    value = weights.pair(self._n(own), first, pair * 2, Load(raw, (u, own, index(0))), scales)
+                    value = weights.along_vector(
+                        {"n": self._n(own)}, first, pair * 2, Load(raw, (u, own, index(0))), scales
+                    )
                     w.store(b, contiguous_vector((i, pair * _PLACES + half * 2), 2), cast(value, self.dtype))
             with (
                 w.unrolled("place", weights.vector // _PLACES) as place,

@@ -12,8 +12,8 @@ from ...space.columns import Columns, Ints, derived_once
 from ..block_reduce import QUAD
 from ..occupancy import limits_of
 from ..split_k import partial_bytes
+from ..streamed_operand import StreamedOperand
 from .mma_tiles import ATOM_M, ATOM_N
-from .streamed_weights import VECTOR_BYTES, StreamedWeights
 
 SPARE_REGISTERS = 40
 """How many registers a thread needs for addresses and constants, roughly (from compiled kernels)."""
@@ -50,13 +50,13 @@ class SkinnyMixedSizes(Generic[W]):
     resident: W
 
 
-def chunks_of(p: Gemm, weights: StreamedWeights) -> int:
+def chunks_of(p: Gemm, weights: StreamedOperand) -> int:
     """Return how many times the vectors of four lanes cover a row."""
     return -(-p.k.extent // (QUAD * weights.vector))
 
 
 @derived_once
-def skinny_mixed_sizes(p: Gemm, weights: StreamedWeights, target: Target, columns: Columns) -> SkinnyMixedSizes[Ints]:
+def skinny_mixed_sizes(p: Gemm, weights: StreamedOperand, target: Target, columns: Columns) -> SkinnyMixedSizes[Ints]:
     """Return the sizes of all settings in ``columns``."""
     atoms_n, warps_n, warps_k = columns.ints("atoms_n"), columns.ints("warps_n"), columns.ints("warps_k")
     vectors, split_k = columns.ints("vectors"), columns.ints("split_k")
@@ -65,7 +65,7 @@ def skinny_mixed_sizes(p: Gemm, weights: StreamedWeights, target: Target, column
     block_n = atoms_n * ATOM_M * warps_n
     blocks_n = -(-p.n.extent // block_n)
     rows = 2 * atoms_n
-    held = vectors * rows * (VECTOR_BYTES // 4 + len(weights.once)) + atoms_m * weights.vector // 2
+    held = vectors * rows * (weights.vector_bytes // 4 + len(weights.once)) + atoms_m * weights.vector // 2
     registers = SPARE_REGISTERS + 4 * atoms_n * atoms_m + held + 8 * atoms_n
     threads, shared_bytes = WARP_LANES * warps, partial_bytes(p.m.extent, warps_k, block_n)
     return SkinnyMixedSizes(
@@ -81,7 +81,7 @@ def skinny_mixed_sizes(p: Gemm, weights: StreamedWeights, target: Target, column
         blocks_n=blocks_n,
         blocks=blocks_n * split_k,
         steps=-(-chunks_of(p, weights) // (split_k * warps_k * vectors)),
-        loaded_bytes=threads * rows * vectors * VECTOR_BYTES,
+        loaded_bytes=threads * rows * vectors * weights.vector_bytes,
         shared_bytes=shared_bytes,
         registers=registers,
         resident=limits_of(target).resident_blocks(threads, registers, shared_bytes),

@@ -3,7 +3,7 @@ than that in which they are multiplied, such as integers of 4 or 8 bits with sca
 table.
 
 The sketch takes an A of 16-bit floats that is K-major, a B whose values are of that dtype and follow from any
-expression (``streamed_weights``), float32 accumulators, and outputs that are any pointwise functions of them.
+expression (``gpu.streamed_operand``), float32 accumulators, and outputs that are any pointwise functions of them.
 """
 
 from collections.abc import Mapping
@@ -27,13 +27,13 @@ from ..block_reduce import QUAD
 from ..peaks import gpu_peaks
 from ..plan import GpuPlan
 from ..quantities import GPU_QUANTITIES, gpu_columns
+from ..streamed_operand import StreamedOperand, narrow_value, streamed_operand
 from ..term_cost import value_cost
 from .mixed_mainloop import lower_skinny_mixed
 from .mixed_sizes import SkinnyMixedSizes, chunks_of, skinny_mixed_sizes
 from .mma_mainloop import can_lower_skinny_mma, in_whole_vectors
-from .mma_tiles import ATOM_K, ATOM_M, ATOM_N, mma_atom_of
+from .mma_tiles import ATOM_K, ATOM_M, ATOM_N, COPY_ELEMENTS, mma_atom_of
 from .prior import EXCHANGE_BYTES_PER_CYCLE, EXCHANGE_CYCLES, MMA_SHARE, WeightStream, weight_stream_seconds
-from .streamed_weights import StreamedWeights, streamed_weights
 
 MOST_PROMISING = 64
 """How many settings are promising, those of the least prior."""
@@ -53,7 +53,7 @@ class SkinnyMixedPlan(GpuPlan):
     """One product with up to 64 rows on one target."""
 
     product: Gemm
-    weights: StreamedWeights
+    weights: StreamedOperand
     target: Target
 
     @property
@@ -135,8 +135,11 @@ def _plan(workload: Workload, target: Target) -> SkinnyMixedPlan | None:
     a = product.a
     if a.load is None or mma_atom_of(a.load.dtype) is None or not in_whole_vectors(a, product.k.extent, a.k, a.row):
         return None
-    weights = streamed_weights(product, a.load.dtype)
-    return None if weights is None else SkinnyMixedPlan(product, weights, target)
+    value = narrow_value(product.b.body, a.load.dtype)
+    weights = None if value is None else streamed_operand(value, "k", product.k.extent, 1, "n")
+    if weights is None or weights.vector % COPY_ELEMENTS:
+        return None
+    return SkinnyMixedPlan(product, weights, target)
 
 
 CUDA_SKINNY_MIXED = TileSketch("cuda_skinny_mixed", 1, QUANTITIES, _plan)

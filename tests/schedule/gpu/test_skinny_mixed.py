@@ -50,6 +50,7 @@ CASES: Mapping[str, Workload] = {
         "float16(float32(bitand(shr(W[j, k // 8], int32(4 * (k % 8))), 15)) * float32(S[j, k // 128]))",
         "W: int32[24, 32]\nS: float16[24, 2]",
     ),
+    "vectors of 8 bytes": product(5, 40, 200, "W[j, k]", "W: int8[40, 200]"),
     "transposed": parse_workload(
         "W: int8[32, 160]\nA: float16[7, 160]\n"
         "C[j < 32, i < 7] = sum over k < 160 of float32(W[j, k]) * float32(A[i, k])"
@@ -79,7 +80,8 @@ def test_what_it_leaves_to_others() -> None:
     assert not taken(4, "W[j, k]", "W: int32[64, 128]")  # float16 does not hold these
     assert not taken(4, "W[k, j]", "W: int8[128, 64]")  # neighbours are no places of k
     assert not taken(4, "W[j, k]", "W: int8[64, 128]", "float32")
-    assert not SKETCH.matches(product(4, 64, 120, "W[j, k]", "W: int8[64, 120]"), H200)  # no whole vectors of 16 bytes
+    assert SKETCH.matches(product(4, 64, 120, "W[j, k]", "W: int8[64, 120]"), H200)  # vectors of 8 bytes
+    assert not SKETCH.matches(product(4, 64, 124, "W[j, k]", "W: int8[64, 124]"), H200)  # A has no whole vectors
 
 
 def test_few_rows_of_packed_weights_are_left_to_it_by_default() -> None:
