@@ -110,7 +110,7 @@ def narrow_value(body: Expr, dtype: DType) -> Expr | None:
 
 def streamed_operand(value: Expr, axis: str, extent: int, lanes: int, row: str) -> StreamedOperand | None:
     """Return ``value`` as an operand that is streamed along ``axis``, which has ``extent`` places; None where nothing
-    in it is contiguous along that. ``lanes``: the vectors of so many lanes cover the axis a whole number of times, 1 where
+    in it is contiguous along that. ``lanes``: vectors of so many lanes cover the axis a whole number of times, 1 where
     they need not. ``row``: another axis, along which the streamed tensor has other elements."""
     loads = dict.fromkeys(loads_of(value))
     streamed = {load: places for load in loads if (places := _places(load, axis, row)) is not None}

@@ -59,7 +59,9 @@ class _SkinnyMixedWriter:
         ]
         if s.split_k == 1:
             del bounds[1]
-        with w.launch(KERNEL_NAME, bounds, evict_first=(self.weights.load.buffer.name,)) as axes:
+        with w.launch(
+            KERNEL_NAME, bounds, min_blocks=s.min_blocks, evict_first=(self.weights.load.buffer.name,)
+        ) as axes:
             self.block, self.warp, self.lane = axes[0], axes[-2], axes[-1]
             self.rank: Expr = axes[1] if s.split_k > 1 else index(0)
             self.warp_n = self.warp // s.warps_k if s.warps_n > 1 else index(0)

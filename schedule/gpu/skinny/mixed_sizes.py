@@ -29,7 +29,8 @@ class SkinnyMixedSizes(Generic[W]):
     ``atoms_m`` how many times 8 rows ``m``. ``blocks_n`` counts the blocks along ``n``, ``blocks`` those of the launch.
     ``steps`` is how often a warp loads ``vectors`` vectors of each of its rows. ``loaded_bytes`` is what a block loads
     of the weights in a step. ``shared_bytes`` is the shared memory of a block, ``registers`` an estimate of those of a
-    thread, and ``resident`` how many blocks a multiprocessor holds at once.
+    thread, and ``resident`` how many blocks a multiprocessor holds at once. ``min_blocks`` is the launch bound that the
+    compiler is told: without one it takes registers for more blocks than there are, and moves loads behind products.
     """
 
     atoms_n: W
@@ -48,6 +49,7 @@ class SkinnyMixedSizes(Generic[W]):
     shared_bytes: W
     registers: W
     resident: W
+    min_blocks: W
 
 
 def chunks_of(p: Gemm, weights: StreamedOperand) -> int:
@@ -68,6 +70,7 @@ def skinny_mixed_sizes(p: Gemm, weights: StreamedOperand, target: Target, column
     held = vectors * rows * (weights.vector_bytes // 4 + len(weights.once)) + atoms_m * weights.vector // 2
     registers = SPARE_REGISTERS + 4 * atoms_n * atoms_m + held + 8 * atoms_n
     threads, shared_bytes = WARP_LANES * warps, partial_bytes(p.m.extent, warps_k, block_n)
+    resident = limits_of(target).resident_blocks(threads, registers, shared_bytes)
     return SkinnyMixedSizes(
         atoms_n=atoms_n,
         warps_n=warps_n,
@@ -84,5 +87,6 @@ def skinny_mixed_sizes(p: Gemm, weights: StreamedOperand, target: Target, column
         loaded_bytes=threads * rows * vectors * weights.vector_bytes,
         shared_bytes=shared_bytes,
         registers=registers,
-        resident=limits_of(target).resident_blocks(threads, registers, shared_bytes),
+        resident=resident,
+        min_blocks=np.maximum(np.minimum(resident, -(-blocks_n * split_k // target.threads)), 1),
     )

@@ -37,6 +37,8 @@ from .prior import EXCHANGE_BYTES_PER_CYCLE, EXCHANGE_CYCLES, MMA_SHARE, WeightS
 
 MOST_PROMISING = 64
 """How many settings are promising, those of the least prior."""
+MOST_REGISTERS = 208
+"""With more registers by the estimate, threads may have to spill some (from compiled kernels)."""
 STEP_CYCLES = 700
 """How many cycles of a step of a warp nothing of its own overlaps, by estimate: A comes from L2."""
 
@@ -88,7 +90,8 @@ class SkinnyMixedPlan(GpuPlan):
         )
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
-        usual = self.sizes(columns).block_n - self.product.n.extent < ATOM_M
+        size = self.sizes(columns)
+        usual = (size.block_n - self.product.n.extent < ATOM_M) & (size.registers <= MOST_REGISTERS)
         return best_by_prior(self.prior_seconds(columns, peaks), usual, MOST_PROMISING)
 
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
