@@ -94,6 +94,8 @@ def _instructions(node: Expr) -> dict[str, float]:
             return {"float64": 1}
         case Select():
             return {"integer": -(-node.dtype.bits // 32)}
+        case Cast() if dtype.bits == 8 and node.dtype.is_float:
+            return {"integer": 2}  # one takes the byte out of its word
         case Cast() if dtype.is_float and dtype.bits < 32:
             return {"float32": 1}
         case Cast() if words == 1 and node.dtype.is_float and node.dtype.bits == (16 if dtype.is_float else 32):

@@ -14,7 +14,7 @@ Cheap functions then stand in:
 
 from math import frexp
 
-from ....core.dtypes import DType
+from ....core.dtypes import DType, float32
 from ....core.errors import CompileError
 from ....ir.expr import Binary, BinaryOp, CompareOp, Const, Expr, LogicOp, Unary, UnaryOp
 from .function import EmittedFunction
@@ -62,6 +62,7 @@ _FROM_BITS = {
     "float8_e4m3fn": "e4m3_to_float",
     "float8_e5m2": "e5m2_to_float",
 }
+_BYTES_TO_FLOAT = {"int8": "byte_to_float", "uint8": "small_to_float"}
 _BITS = {
     BinaryOp.BIT_AND: ("&", Precedence.BITWISE),
     BinaryOp.BIT_OR: ("|", Precedence.BITWISE),
@@ -298,6 +299,8 @@ def cast(fn: EmittedFunction, value: CppValue, source: DType, target: DType) -> 
     if is_half(target) or target.is_float8:
         bits = to_bits(fn, value, source, target)
         return from_bits(fn, bits, target)
+    if target.name == "float32" and source.name in _BYTES_TO_FLOAT:
+        return call(fn.use(_BYTES_TO_FLOAT[source.name]), "float", value)
     if target.is_float:
         return converted(value, compute_type(target))
     if source.is_float:
@@ -328,7 +331,7 @@ def to_bits(fn: EmittedFunction, value: CppValue, source: DType, target: DType) 
     elif source.name in ("int32", "int64"):  # float32 could not hold them
         value = call(fn.use("double_to_float_odd"), "float", converted(value, "double"))
     elif not source.is_float:
-        value = converted(value, "float")
+        value = cast(fn, value, source, float32)
     return call(name, "unsigned short", value)
 
 

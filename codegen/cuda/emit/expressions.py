@@ -12,10 +12,12 @@ What all lanes share, and vectors that wide accesses can load, are computed ahea
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 
+from ....core.dtypes import float32
 from ....core.errors import CompileError
 from ....ir.buffer import MemoryScope
 from ....ir.expr import (
     Binary,
+    BinaryOp,
     Broadcast,
     Cast,
     ClusterLoad,
@@ -125,6 +127,8 @@ class ExpressionEmitter:
                 return logic(connective, self.value(a), self.value(b))
             case Unary(value=operand):
                 return unary(fn, expr, self.value(operand))
+            case Cast(value=operand, type=dtype) if dtype == float32 and _is_small(operand):
+                return call(fn.use("small_to_float"), "float", self.value(operand))
             case Cast(value=operand, type=dtype):
                 return cast(fn, self.value(operand), operand.dtype, dtype)
             case Select(condition=condition, then=then, otherwise=otherwise):
@@ -353,3 +357,15 @@ def use_counts(*roots: Expr) -> dict[int, int]:
         if counts[id(expr)] == 1:
             pending.extend(expr.children)
     return counts
+
+
+_EXACT_BITS = 23
+"""A whole number of so many bits may be the last bits of a float32 as it is."""
+
+
+def _is_small(e: Expr) -> bool:
+    """Return whether ``e`` is a few bits of a word, which are a whole number without a sign."""
+    if not isinstance(e, Binary) or e.op is not BinaryOp.BIT_AND or e.dtype.bits > 32:
+        return False
+    masks = [c.value if isinstance(c, Broadcast) else c for c in e.children]
+    return any(isinstance(c, Const) and 0 <= c.value < 1 << _EXACT_BITS for c in masks)

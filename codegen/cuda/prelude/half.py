@@ -1,5 +1,5 @@
 """These functions convert and pack floats of 16 bits, which emitted code keeps as their bits, two in a 32-bit word.
-They also convert those of 8 bits, and round to TF32."""
+They also convert numbers of 8 bits, and round to TF32."""
 
 from .device_function import DeviceFunction
 
@@ -31,14 +31,28 @@ HALF: dict[str, DeviceFunction] = {
     "e4m3_to_float": DeviceFunction(
         """// float16 has one bit of exponent more, and a bias that is 8 larger
 float e4m3_to_float(unsigned char x) {
+#if __CUDA_ARCH__ >= 890
+  unsigned y;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(y) : "h"((unsigned short)x));
+  return half_to_float((unsigned short)y);
+#else
   const float y = half_to_float((unsigned short)((x & 0x80) << 8 | (x & 0x7f) << 7)) * 256.0f;
   return (x & 0x7f) == 0x7f ? __int_as_float(0x7fffffff) : y;
+#endif
 }""",
         ("half_to_float",),
     ),
     "e5m2_to_float": DeviceFunction(
         """float e5m2_to_float(unsigned char x) { return half_to_float((unsigned short)(x << 8)); }""",
         ("half_to_float",),
+    ),
+    "byte_to_float": DeviceFunction(
+        """// 2^23 + x has the bits of x as its last ones; conversions take four times as long
+float byte_to_float(signed char x) { return __uint_as_float(0x4b000000u | (unsigned char)(x ^ 0x80)) - 8388736.0f; }"""
+    ),
+    "small_to_float": DeviceFunction(
+        """// the same of whole numbers below 2^23
+float small_to_float(unsigned x) { return __uint_as_float(0x4b000000u | x) - 8388608.0f; }"""
     ),
     "round_to_tf32": DeviceFunction(
         """float round_to_tf32(float x) {
