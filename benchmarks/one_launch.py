@@ -35,6 +35,22 @@ FURTHER: tuple[tuple[str, Mapping[str, object]], ...] = (
 one with few filters, and a product with long sums. No example of an operator is like them."""
 
 
+PACKED_WEIGHTS = (
+    "A: float16[12, 512]\nW: uint8[96, 256]\nS: float16[96, 8]\n"
+    "D[j, k < 512] = float16((float32(bitand(shr(int32(W[j, k // 2]), int32(4 * (k % 2))), 15)) - 8) "
+    "* float32(S[j, k // 64]))\n"
+    "C[i, j] = sum over k < 512 of float32(A[i, k]) * float32(D[j, k])"
+)
+"""A product with integers of 4 bits, 64 of which have a scale."""
+STORED_KEYS = (
+    "Q: float16[3, 4, 64]\nK: int8[3, 600, 64]\nV: int8[3, 600, 64]\n"
+    "S[h, q, k < 600] = sum over c < 64 of float32(Q[h, q, c]) * float32(K[h, k, c])\n"
+    "M[h, q] = max over k < 600 of S[h, q, k] * 0.01\n"
+    "E[h, q, k] = exp(S[h, q, k] * 0.01 - M[h, q])\nZ[h, q] = sum over k < 600 of E[h, q, k]\n"
+    "A[h, q, d < 64] = sum over k < 600 of float32(float16(E[h, q, k])) * float32(V[h, k, d])\n"
+    "Y[h, q, d] = float16(A[h, q, d] / Z[h, q])"
+)
+"""Attention of a few queries over a cache of 8 bits."""
 EXPRESSIONS = (
     """A: float16[300, 72]
 B: float16[520, 72]
@@ -46,8 +62,11 @@ O[y, x, v < 3, u < 3] = sum over c < 32 of float32(A[y, x, c]) * float32(B[y + v
     """D: float16[2, 8, 8, 64]
 I: float16[2, 10, 10, 64]
 G[k, r < 3, s < 3, c] = sum over n < 2, y < 8, x < 8 of float32(D[n, y, x, k]) * float32(I[n, y + r, x + s, c])""",
+    PACKED_WEIGHTS,
+    STORED_KEYS,
 )
-"""A product whose rows are reduced, a correlation of pixels, and a gradient towards filters: no operator is any."""
+"""No operator is any of these: a product whose rows are reduced, a correlation of pixels, a gradient towards filters,
+and operands that are computed in registers."""
 
 
 def kernels_of(target: Target) -> tuple[str, ...]:

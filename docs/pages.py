@@ -80,6 +80,23 @@ EXPRESSIONS: tuple[tuple[str, ...], ...] = (
         "G[k, r < 3, s < 3, c] = sum over n < 8, y < 28, x < 28 of "
         "float32(D[n, y, x, k]) * float32(I[n, y + r, x + s, c])",
     ),
+    (
+        "A: float16[8, 4096]",
+        "W: int8[4096, 4096]",
+        "S: float16[4096, 32]",
+        "C[i, j < 4096] = sum over k < 4096 of float32(A[i, k]) "
+        "* float32(float16(float32(W[j, k]) * float32(S[j, k // 128])))",
+    ),
+    (
+        "Q: float16[64, 8, 128]",
+        "K: int8[64, 4096, 128]",
+        "V: int8[64, 4096, 128]",
+        "S[h, q, k < 4096] = sum over c < 128 of float32(Q[h, q, c]) * float32(K[h, k, c])",
+        "M[h, q] = max over k < 4096 of S[h, q, k]",
+        "Z[h, q] = sum over k < 4096 of exp(S[h, q, k] - M[h, q])",
+        "A[h, q, d] = sum over k < 4096 of float32(float16(exp(S[h, q, k] - M[h, q]))) * float32(V[h, k, d])",
+        "Y[h, q, d] = float16(A[h, q, d] / Z[h, q])",
+    ),
 )
 """The lines of examples of sketches that take no operator."""
 

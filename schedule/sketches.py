@@ -57,6 +57,7 @@ _CLASSES: Mapping[str, Mapping[str, str]] = {
         "cuda_conv_wgrad": "gpu.conv.weight_gradient:CUDA_CONV_WGRAD",
         "cuda_mlp": "gpu.mlp.space:CUDA_MLP",
         "cuda_attention": "gpu.attention.space:CUDA_ATTENTION",
+        "cuda_attention_mma": "gpu.attention_mma.space:CUDA_ATTENTION_MMA",
         "cuda_gemm_mma": "gpu.gemm_mma.space:CUDA_GEMM_MMA",
         "cuda_gemm_simt": "gpu.gemm_simt.space:CUDA_GEMM_SIMT",
     },

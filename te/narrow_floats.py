@@ -29,6 +29,17 @@ def cast_outside(e: Expr) -> Expr:
     return e if narrow is None else Cast(narrow, e.dtype)
 
 
+def narrow_value(body: Expr, dtype: DType) -> Expr | None:
+    """Return what ``body`` is in ``dtype``, which holds all of its values; None where that is not known."""
+    outside = cast_outside(body)
+    if not isinstance(outside, Cast):
+        return None
+    value = outside.value
+    if value.dtype == dtype:
+        return value
+    return Cast(value, dtype) if value.dtype.bits == 8 else None
+
+
 def _sources(e: Expr) -> Iterator[DType | None]:
     """Yield the dtypes that the values of ``e`` come from; None for one that is computed."""
     match e:

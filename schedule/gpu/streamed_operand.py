@@ -11,10 +11,8 @@ others are loaded where they are used, such as a table that is indexed by the we
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ...core.dtypes import DType
-from ...ir.expr import Binary, BinaryOp, Cast, Const, Expr, Load, Var, index, rebuild
+from ...ir.expr import Binary, BinaryOp, Const, Expr, Load, Var, index, rebuild
 from ...ir.rewrite import free_variables, loads_of, substitute
-from ...te.narrow_floats import cast_outside
 from ..tile.load_analysis import flat_offset
 from ..tile.stage_body import vector_at
 
@@ -95,17 +93,6 @@ class StreamedOperand:
             return rebuild(e, [taken(c) for c in e.children]) if e.children else e
 
         return taken(self.value)
-
-
-def narrow_value(body: Expr, dtype: DType) -> Expr | None:
-    """Return what ``body`` is in ``dtype``, which holds all of its values; None where that is not known."""
-    outside = cast_outside(body)
-    if not isinstance(outside, Cast):
-        return None
-    value = outside.value
-    if value.dtype == dtype:
-        return value
-    return Cast(value, dtype) if value.dtype.bits == 8 else None
 
 
 def streamed_operand(value: Expr, axis: str, extent: int, lanes: int, row: str) -> StreamedOperand | None:

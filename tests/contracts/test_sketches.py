@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.one_launch import PACKED_WEIGHTS, STORED_KEYS
 from tests.random_expressions import random_workload
 from tests.sketch_agreement import check_dynamic, check_schedules
 from tilewright.codegen.llvm.architectures import target_named
@@ -70,11 +71,11 @@ def _takes_any(sketch: str) -> bool:
 
 @cache
 def _workloads() -> tuple[Workload, ...]:
-    """Large ones, one of each operator, reductions of pairs and of products, a correlation, a gradient, a product whose
-    weights are packed, and random ones."""
+    """Large ones, one of each operator, reductions of pairs and of products, a correlation, a gradient, operands that
+    are computed in registers, and random ones."""
     large = [OPERATORS[name].workload(parameters) for name, parameters in LARGE]
     small = [operator.workload(next(iter(operator.cases()))) for operator in OPERATORS.values()]
-    texts = (*PAIRWISE, CORRELATION, WEIGHT_GRADIENT, PACKED_WEIGHTS, *ROWS_OF_PRODUCTS)
+    texts = (*PAIRWISE, CORRELATION, WEIGHT_GRADIENT, PACKED_WEIGHTS, STORED_KEYS, *ROWS_OF_PRODUCTS)
     expressions = [parse_workload(text) for text in texts]
     return (*large, *small, *expressions, *(random_workload(seed) for seed in range(0, RANDOM_EXPRESSIONS, 10)))
 
@@ -373,13 +374,6 @@ PAIRWISE = (
     _ROWS.replace("32[", "16[") + "D[i, j] = sum over k < 131 of abs(float32(A[i, k]) - float32(B[j, k]))",
 )
 """Reductions of functions of two rows."""
-PACKED_WEIGHTS = (
-    "A: float16[12, 512]\nW: uint8[96, 256]\nS: float16[96, 8]\n"
-    "D[j, k < 512] = float16((float32(bitand(shr(int32(W[j, k // 2]), int32(4 * (k % 2))), 15)) - 8) "
-    "* float32(S[j, k // 64]))\n"
-    "C[i, j] = sum over k < 512 of float32(A[i, k]) * float32(D[j, k])"
-)
-"""A product with integers of 4 bits, 64 of which have a scale."""
 CORRELATION = (
     "A: float16[16, 16, 32]\nB: float16[18, 18, 32]\n"
     "O[y, x, v < 3, u < 3] = sum over c < 32 of float32(A[y, x, c]) * float32(B[y + v, x + u, c])"

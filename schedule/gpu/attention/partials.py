@@ -61,6 +61,18 @@ class AttentionPartials:
     def store(self, sums: Buffer, softmax: OnlineSoftmax, at: Mapping[str, Expr], rank: Expr) -> None:
         """Store what a thread holds of the rows of the tile at ``at``, as the CTA with a rank."""
         w, p, lane = self.w, self.p, softmax.roles.lane
+        self.store_rows(softmax, at, rank)
+        with w.unrolled("stored_half", 2) as half:
+            m = at["m"] + row_of(softmax.roles, half)
+            row = (rank, *(at[a.name] for a in p.batch), m)
+            with w.when(m < p.m_end), w.unrolled("partial_pair", p.d.extent // 8) as pair:
+                columns = Ramp(pair * 8 + lane % QUAD * 2, 1, 2)
+                held = Load(sums, (Ramp(pair * 4 + half * 2, 1, 2),))
+                w.store(self.sums, (*(Broadcast(i, 2) for i in row), columns), held)
+
+    def store_rows(self, softmax: OnlineSoftmax, at: Mapping[str, Expr], rank: Expr) -> None:
+        """Store the maxima and the sums of the weights of the rows of a thread."""
+        w, p, lane = self.w, self.p, softmax.roles.lane
         with w.unrolled("partial_half", 2) as half:
             total = w.allocate("total", (1,), float32, MemoryScope.REGISTER)
             both = [Load(softmax.row_sum, (half, index(column))) for column in range(2)]
@@ -68,14 +80,9 @@ class AttentionPartials:
             butterfly(w, "partial_quad", [total], combine_of(BinaryOp.ADD), QUAD_DISTANCES, (index(0),))
             m = at["m"] + row_of(softmax.roles, half)
             row = (rank, *(at[a.name] for a in p.batch), m)
-            inside = m < p.m_end
-            with w.when(inside, equal(lane % QUAD, 0)):
+            with w.when(m < p.m_end, equal(lane % QUAD, 0)):
                 w.store(self.row_max, row, Load(softmax.row_max, (half,)))
                 w.store(self.row_sum, row, Load(total, (index(0),)))
-            with w.when(inside), w.unrolled("partial_pair", p.d.extent // 8) as pair:
-                columns = Ramp(pair * 8 + lane % QUAD * 2, 1, 2)
-                held = Load(sums, (Ramp(pair * 4 + half * 2, 1, 2),))
-                w.store(self.sums, (*(Broadcast(i, 2) for i in row), columns), held)
 
     def write_combine(self) -> None:
         """The launch that combines."""
@@ -112,8 +119,9 @@ class AttentionPartials:
         with w.unrolled("loaded", splits) as split:
             w.store(tops, (split,), Load(self.row_max, (self._present(split), *place)))
         w.store(top, (zero,), Load(tops, (zero,)))
-        with w.unrolled("compared_split", splits - 1) as split:
-            w.store(top, (zero,), maximum(Load(top, (zero,)), Load(tops, (split + 1,))))
+        if splits > 1:
+            with w.unrolled("compared_split", splits - 1) as split:
+                w.store(top, (zero,), maximum(Load(top, (zero,)), Load(tops, (split + 1,))))
         w.store(whole, (zero,), const(0.0, float32))
         w.store(combined, (all_columns,), Broadcast(const(0.0, float32), COMBINED_COLUMNS))
         with w.unrolled("added_split", splits) as split:

@@ -15,6 +15,7 @@ from ....core.dtypes import float32
 from ....core.schedule import KnobValue
 from ....core.target import Target
 from ....ir.stmt import Kernel
+from ....te.narrow_floats import narrow_value
 from ....te.workload import Workload
 from ...problems.gemm import Gemm, skinny_gemm_of
 from ...sketch import Peaks
@@ -27,7 +28,7 @@ from ..block_reduce import QUAD
 from ..peaks import gpu_peaks
 from ..plan import GpuPlan
 from ..quantities import GPU_QUANTITIES, gpu_columns
-from ..streamed_operand import StreamedOperand, narrow_value, streamed_operand
+from ..streamed_operand import StreamedOperand, streamed_operand
 from ..term_cost import value_cost
 from .mixed_mainloop import lower_skinny_mixed
 from .mixed_sizes import SkinnyMixedSizes, chunks_of, skinny_mixed_sizes
