@@ -24,6 +24,7 @@ from ...problems.gemm import Gemm
 from ...tile.contiguous import contiguous_vector
 from ...tile.names import FreshNameWriter
 from ..block_reduce import QUAD
+from ..l2_prefetch import L2Prefetch
 from ..split_k import ColumnSlice, allocate_partials, reduce_columns
 from ..streamed_operand import StreamedOperand
 from .mixed_sizes import SkinnyMixedSizes
@@ -66,6 +67,7 @@ class _SkinnyMixedWriter:
             self.rank: Expr = axes[1] if s.split_k > 1 else index(0)
             self.warp_n = self.warp // s.warps_k if s.warps_n > 1 else index(0)
             self.warp_k = self.warp % s.warps_k if s.warps_k > 1 else index(0)
+            self._prefetch()
             accumulators = w.allocate("accumulators", (s.atoms_n, s.atoms_m, 4), float32, MemoryScope.REGISTER)
             with (
                 w.unrolled("zero_n", s.atoms_n) as i,
@@ -78,6 +80,21 @@ class _SkinnyMixedWriter:
             with w.scope():
                 self._epilogue(accumulators)
         return Kernel(KERNEL_NAME, p.inputs, tuple(r.tensor for r in p.results), (), w.finish())
+
+    def _prefetch(self) -> None:
+        """L2 prefetch of the weights of the first step, where all warps have whole ones, and of A."""
+        p, s, weights = self.p, self.s, self.weights
+        vectors = s.vectors * s.warps_k * QUAD
+        if p.n.extent % s.block_n or s.split_k * s.steps * vectors != self.row_vectors:
+            return
+
+        def first_element(block: Expr, row: Expr) -> tuple[Expr, ...]:
+            return weights.first_element({"n": block * s.block_n + row}, self.rank * (s.steps * vectors))
+
+        thread = (self.warp * WARP_LANES + self.lane, s.threads)
+        prefetch = L2Prefetch(self.w, thread, (self.block, s.blocks_n), s.prefetching_ctas)
+        prefetch.own("prefetched", weights.load.buffer, s.block_n, vectors * weights.elements, first_element)
+        prefetch.all("prefetched", self.a.buffer)
 
     def _step(self, accumulators: Buffer, step: Expr) -> None:
         """Load vectors of all rows of this lane, and multiply them with those of A."""

@@ -31,6 +31,8 @@ class SkinnyMixedSizes(Generic[W]):
     of the weights in a step. ``shared_bytes`` is the shared memory of a block, ``registers`` an estimate of those of a
     thread, and ``resident`` how many blocks a multiprocessor holds at once. ``min_blocks`` is the launch bound that the
     compiler is told: without one it takes registers for more blocks than there are, and moves loads behind products.
+    ``prefetching_ctas`` is how many blocks along ``n`` prefetch their weights into L2 before the launch before has
+    ended.
     """
 
     atoms_n: W
@@ -50,6 +52,7 @@ class SkinnyMixedSizes(Generic[W]):
     registers: W
     resident: W
     min_blocks: W
+    prefetching_ctas: W
 
 
 def chunks_of(p: Gemm, weights: StreamedOperand) -> int:
@@ -71,6 +74,7 @@ def skinny_mixed_sizes(p: Gemm, weights: StreamedOperand, target: Target, column
     registers = SPARE_REGISTERS + 4 * atoms_n * atoms_m + held + 8 * atoms_n
     threads, shared_bytes = WARP_LANES * warps, partial_bytes(p.m.extent, warps_k, block_n)
     resident = limits_of(target).resident_blocks(threads, registers, shared_bytes)
+    early = limits_of(target).overlapping_ctas(resident, target.threads)
     return SkinnyMixedSizes(
         atoms_n=atoms_n,
         warps_n=warps_n,
@@ -88,5 +92,6 @@ def skinny_mixed_sizes(p: Gemm, weights: StreamedOperand, target: Target, column
         shared_bytes=shared_bytes,
         registers=registers,
         resident=resident,
+        prefetching_ctas=np.where(blocks_n * split_k <= early, blocks_n, 0),
         min_blocks=np.maximum(np.minimum(resident, -(-blocks_n * split_k // target.threads)), 1),
     )

@@ -74,6 +74,15 @@ CASES: Mapping[str, Workload] = {
         dtype="bfloat16",
     ),
     "one query": decode("int8", 1, 130, 128, 128, score="S[h, q, k] * 0.01"),
+    "pages": parse_workload(
+        "Q: float16[2, 3, 64]\nK: float8_e4m3fn[9, 16, 64]\nV: float8_e4m3fn[9, 16, 64]\nP: int32[2, 4]\nL: int32[2]\n"
+        "S[b, q, k < 64] = sum over c < 64 of float32(Q[b, q, c]) "
+        "* float32(K[min(max(int64(P[b, k // 16]), 0), 8), k % 16, c])\n"
+        "T[b, q, k] = select(k < int64(L[b]), S[b, q, k] * 0.2, -inf)\nM[b, q] = max over k < 64 of T[b, q, k]\n"
+        "E[b, q, k] = exp(T[b, q, k] - M[b, q])\nZ[b, q] = sum over k < 64 of E[b, q, k]\n"
+        "A[b, q, d < 64] = sum over k < 64 of float32(float16(E[b, q, k])) "
+        "* float32(V[min(max(int64(P[b, k // 16]), 0), 8), k % 16, d])\nY[b, q, d] = float16(A[b, q, d] / Z[b, q])"
+    ),
     "packed keys": decode(
         "uint8",
         3,
