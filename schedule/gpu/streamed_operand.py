@@ -48,6 +48,10 @@ class StreamedOperand:
         """How many bytes a vector has."""
         return self.elements * self.load.dtype.bytes
 
+    def bytes_of(self, extent: int) -> int:
+        """Return how many bytes so many places of the axis have."""
+        return extent // self.places * self.load.dtype.bytes
+
     def first_element(self, at: Mapping[str, Expr], vector: Expr) -> tuple[Expr, ...]:
         """Return where a vector begins, by its number along the axis and the place ``at`` along the others."""
         *outer, _ = self.load.indices

@@ -87,6 +87,8 @@ class _AttentionMmaWriter:
 
     def _read_once(self) -> tuple[str, ...]:
         """Return the tensors of keys and values whose elements one warp reads alone."""
+        if self.s.q_tiles > 1:
+            return ()
         heads = {axis.name for axis in self.p.batch if axis.extent > 1}
         loads = (self.a.key.load, self.a.v.load)
         return tuple(

@@ -1,4 +1,4 @@
-"""Describes the space of ``cuda_attention_mma``: attention of at most 16 queries of a head.
+"""Describes the space of ``cuda_attention_mma``: attention of at most 64 queries of a head.
 
 Weights are rounded to a 16-bit float, in which all values of queries, keys and values lie. Keys and values may follow
 from any expression, and may be read at any places, as long as their elements are neighbours in memory. The sketch takes
@@ -36,6 +36,9 @@ from ..term_cost import value_cost
 from .kernel import lower_attention_mma
 from .sizes import COLUMNS, TILE_Q, AttentionMmaSizes, StreamedKeys, attention_mma_sizes
 
+MOST_QUERIES = 64
+"""Of more queries, tensor cores are better used by what is copied as 16 bits first. Each 16 read the keys for
+themselves."""
 MOST_PROMISING = 40
 """How many settings are promising, those of the least prior."""
 MOST_REGISTERS = 244
@@ -114,9 +117,11 @@ class AttentionMmaPlan(GpuPlan):
         computed = p.k.extent * value_cost(a.key.value, a.key.once, ceilings).cycles
         computed = computed + p.d.extent * value_cost(a.v.value, a.v.once, ceilings).cycles
         weighed = TILE_Q * SCORE_INSTRUCTIONS / (4 * WARP_LANES)
+        read = s.tiles * p.n.extent * (a.key.bytes_of(p.k.extent) + a.v.bytes_of(p.d.extent))
         waves = -(-s.blocks // np.maximum(s.resident * ceilings.multiprocessors, 1))
         overlapped = soft_maximum(
             moved / (ceilings.memory_bytes_per_second * share),
+            read / (ceilings.l2_bytes_per_cycle * ceilings.multiprocessors * clock),
             most * keys * (computed + weighed) / clock,
             waves * s.split_blocks * (LATENCY_SECONDS + BLOCK_CYCLES / clock),
         )
@@ -146,8 +151,10 @@ def _plan(workload: Workload, target: Target) -> AttentionMmaPlan | None:
     if stored is None or mma_atom_of(stored.dtype) is None:
         return None
     p = stored.attention
-    if p.is_dynamic or p.m.extent > TILE_Q or (p.bounds and not shares_any_keys(p)):
+    if p.is_dynamic or p.m.extent > MOST_QUERIES or (p.bounds and not shares_any_keys(p)):
         return None
+    if p.m.extent > TILE_Q and any(limit.coefficient("m") for bound in p.bounds for limit in bound.limits):
+        return None  # masks give tiles of queries different numbers of blocks
     key = streamed_operand(stored.key, "k", p.k.extent, QUAD, "n")
     v = streamed_operand(stored.v, "d", p.d.extent, COLUMNS, "n")
     if key is None or v is None or key.vector % 4 or v.vector % 2:

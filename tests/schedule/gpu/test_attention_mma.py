@@ -83,6 +83,12 @@ CASES: Mapping[str, Workload] = {
         "A[b, q, d < 64] = sum over k < 64 of float32(float16(E[b, q, k])) "
         "* float32(V[min(max(int64(P[b, k // 16]), 0), 8), k % 16, d])\nY[b, q, d] = float16(A[b, q, d] / Z[b, q])"
     ),
+    "a tree": decode(
+        "int8",
+        40,
+        inputs="L: int32[2]\nN: bool[40, 72]\n",
+        score="select(k < int64(L[h]) and N[q, k], S[h, q, k] * 0.01, -inf)",
+    ),
     "packed keys": decode(
         "uint8",
         3,
@@ -116,7 +122,10 @@ def test_it_takes_what_the_kernel_of_hopper_does_not() -> None:
     halves = decode("float16")
     assert not SKETCH.matches(halves, H200) and SKETCH.matches(halves, AMPERE)
     assert assert_agrees(SKETCH, halves, 2, AMPERE) == 2
-    assert SKETCH.matches(decode(queries=16), H200) and not SKETCH.matches(decode(queries=17), H200)
+    assert SKETCH.matches(decode(queries=64), H200) and not SKETCH.matches(decode(queries=65), H200)
+    causal = "select(k <= q + 32, S[h, q, k] * 0.125, -inf)"  # gives tiles of queries different numbers of blocks
+    assert SKETCH.matches(decode(queries=16, score=causal), H200)
+    assert not SKETCH.matches(decode(queries=40, score=causal), H200)
     assert not SKETCH.matches(decode(depth=72), H200)  # vectors of four lanes do not cover a key
     assert not SKETCH.matches(decode("float32"), H200)  # float16 does not hold these keys
     assert [s.name for s in sketches_for(decode(), H200)] == ["cuda_attention_mma"]
