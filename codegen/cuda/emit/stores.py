@@ -1,10 +1,12 @@
 """Writes stores. What is only moved is copied as bits, in the widest accesses that both ends allow."""
 
+from ....core.dtypes import float16
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import Binary, BinaryOp, Broadcast, Cast, ClusterLoad, Expr, Load, walk
 from ....ir.stmt import Store
 from .access import WIDEST_BYTES, divisibility, uniform_mask, vector_accesses, with_shared_divisions
 from .arithmetic import to_bits
+from .exact_halves import ExactHalves
 from .expressions import ExpressionEmitter, interned, use_counts
 from .function import EmittedFunction, is_packed
 from .memory import address, aligned_type, contiguous, load_bits, offset, offset_of_lane, raw_bits, word_index
@@ -217,7 +219,7 @@ def _store_vector(emitter: ExpressionEmitter, stmt: Store, base: Expr, lanes: in
         return False
     if is_packed(buffer):
         words = fn.name_of(buffer.name)
-        if _store_pairs(emitter, stmt, base, lanes):
+        if _store_pairs(emitter, stmt, base, lanes) or _store_exact(emitter, stmt, base, lanes):
             return True
         _pack(emitter, stmt.value, lanes, buffer, f"{words} + {word_index(offset_of_lane(emitter, buffer, base, 0))}")
         return True
@@ -251,6 +253,22 @@ def _store_pairs(emitter: ExpressionEmitter, stmt: Store, base: Expr, lanes: int
         words = (word_index(offset_of_lane(emitter, buffer, first, lane)) for buffer, first in starts)
         target, *sources = (f"{fn.name_of(b.name)}[{word}]" for (b, _), word in zip(starts, words, strict=True))
         emitter.text.line(f"{target} = {function}({', '.join(sources)});")
+    return True
+
+
+def _store_exact(emitter: ExpressionEmitter, stmt: Store, base: Expr, lanes: int) -> bool:
+    """Write arithmetic on float16 that gives what is computed in float32 and rounded, two elements at a time. False
+    where it would be another value."""
+    if stmt.buffer.dtype != float16 or lanes % 2:
+        return False
+    below = emitter.inner()
+    for lane in range(0, lanes, 2):
+        word = ExactHalves(below, lane).rounded(stmt.value)
+        if word is None:
+            return False
+        at = word_index(offset_of_lane(below, stmt.buffer, base, lane))
+        below.text.line(f"{emitter.fn.name_of(stmt.buffer.name)}[{at}] = {word};")
+    emitter.text.append(below.text)
     return True
 
 

@@ -54,6 +54,31 @@ float byte_to_float(signed char x) { return __uint_as_float(0x4b000000u | (unsig
         """// the same of whole numbers below 2^23
 float small_to_float(unsigned x) { return __uint_as_float(0x4b000000u | x) - 8388608.0f; }"""
     ),
+    "pair_of_whole": DeviceFunction(
+        """// 1024 + a and 1024 + b as float16, of whole numbers below 1024
+unsigned pair_of_whole(unsigned a, unsigned b) { return a | b << 16 | 0x64006400u; }"""
+    ),
+    "pair_of_bytes": DeviceFunction(
+        """// the same of the last 8 bits of both
+unsigned pair_of_bytes(unsigned a, unsigned b) { return (a & 0xff) | (b & 0xff) << 16 | 0x64006400u; }"""
+    ),
+    "e4m3_to_half2": DeviceFunction(
+        """unsigned e4m3_to_half2(unsigned x) {
+  unsigned y;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(y) : "h"((unsigned short)x));
+  return y;
+}"""
+    ),
+    **{
+        f"{op}_half2": DeviceFunction(
+            f"""unsigned {op}_half2(unsigned a, unsigned b) {{
+  unsigned y;
+  asm("{op}.rn.f16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
+  return y;
+}}"""
+        )
+        for op in ("mul", "sub")
+    },
     "round_to_tf32": DeviceFunction(
         """float round_to_tf32(float x) {
   unsigned y;
