@@ -62,6 +62,12 @@ def all_settings(knobs: tuple[Knob, ...]) -> Columns:
     return Columns(knobs, grid_codes(knobs), {})
 
 
+def has_legal_setting(knobs: tuple[Knob, ...], constraints: Sequence[Constraint]) -> bool:
+    """Return whether some combination of the values of a few knobs keeps all constraints."""
+    settings = all_settings(knobs)
+    return bool(np.logical_and.reduce([c.holds(settings) for c in constraints]).any())
+
+
 def grid_codes(knobs: Sequence[Knob]) -> Codes:
     """Return every combination of the knobs' values, legal or not, int16[n, knobs]. The last knob changes fastest."""
     shape = [len(k.values) for k in knobs]

@@ -19,6 +19,7 @@ from ...problems.stored_attention import stored_attention_of
 from ...sketch import Peaks
 from ...space.columns import Bools, Columns, Derived, Floats, Ints
 from ...space.constraint import Constraint
+from ...space.enumerate import has_legal_setting
 from ...space.knob import Knob, Quantity
 from ...space.pruning import best_by_prior
 from ...tile_sketch import TileSketch
@@ -104,6 +105,7 @@ class AttentionMmaPlan(GpuPlan):
         further = sum(size.tile_kv // 2 * load.dtype.bytes // 4 for load in pairs_of(p))  # under way in registers
         further = further + size.tile_kv // 4 * ((p.score is not None) + (self.a.stored.factor is not None))
         usual = size.registers + further <= MOST_REGISTERS
+        usual = usual if usual.any() else np.ones_like(usual)
         return best_by_prior(self.prior_seconds(columns, peaks), usual, MOST_PROMISING)
 
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
@@ -159,7 +161,10 @@ def _plan(workload: Workload, target: Target) -> AttentionMmaPlan | None:
     v = streamed_operand(stored.v, "d", p.d.extent, COLUMNS, "n")
     if key is None or v is None or key.vector % 4 or v.vector % 2:
         return None
-    return AttentionMmaPlan(StreamedKeys(stored, key, v), target)
+    plan = AttentionMmaPlan(StreamedKeys(stored, key, v), target)
+    return (
+        plan if has_legal_setting(plan.knobs, plan.constraints) else None
+    )  # wide heads do not fit the registers of a warp
 
 
 CUDA_ATTENTION_MMA = TileSketch("cuda_attention_mma", 1, QUANTITIES, _plan)

@@ -25,7 +25,7 @@ from ...problems.implicit_gemm import implicit_gemm_of
 from ...sketch import Peaks
 from ...space.columns import Bools, Columns, Derived, Floats, derived_once
 from ...space.constraint import Constraint
-from ...space.enumerate import all_settings
+from ...space.enumerate import has_legal_setting
 from ...space.knob import Knob
 from ...space.pruning import best_by_prior
 from ...tile_sketch import TileSketch
@@ -173,9 +173,9 @@ def _plan(workload: Workload, target: Target) -> ConvMmaPlan | None:
     if window.tap_count == 1 and gemm_of(workload) is not None:  # it is a product of matrices
         return None
     plan = ConvMmaPlan(workload, gemm, target)
-    settings = all_settings(plan.knobs)
-    legal = np.logical_and.reduce([c.holds(settings) for c in plan.constraints])
-    return plan if legal.any() else None  # the filters of many taps and channels fit no shared memory
+    return (
+        plan if has_legal_setting(plan.knobs, plan.constraints) else None
+    )  # the filters of many taps and channels fit no shared memory
 
 
 CUDA_CONV_MMA = TileSketch("cuda_conv_mma", 1, (*GPU_QUANTITIES, *WINDOW_QUANTITIES), _plan)

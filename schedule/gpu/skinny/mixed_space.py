@@ -21,6 +21,7 @@ from ...problems.gemm import Gemm, skinny_gemm_of
 from ...sketch import Peaks
 from ...space.columns import Bools, Columns, Derived, Floats, Ints
 from ...space.constraint import Constraint
+from ...space.enumerate import has_legal_setting
 from ...space.knob import Knob, Quantity
 from ...space.pruning import best_by_prior
 from ...tile_sketch import TileSketch
@@ -93,6 +94,7 @@ class SkinnyMixedPlan(GpuPlan):
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
         size = self.sizes(columns)
         usual = (size.block_n - self.product.n.extent < ATOM_M) & (size.registers <= MOST_REGISTERS)
+        usual = usual if usual.any() else np.ones_like(usual)
         return best_by_prior(self.prior_seconds(columns, peaks), usual, MOST_PROMISING)
 
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
@@ -143,7 +145,8 @@ def _plan(workload: Workload, target: Target) -> SkinnyMixedPlan | None:
     weights = None if value is None else streamed_operand(value, "k", product.k.extent, 1, "n")
     if weights is None or weights.vector % COPY_ELEMENTS:
         return None
-    return SkinnyMixedPlan(product, weights, target)
+    plan = SkinnyMixedPlan(product, weights, target)
+    return plan if has_legal_setting(plan.knobs, plan.constraints) else None  # A may not fit the registers
 
 
 CUDA_SKINNY_MIXED = TileSketch("cuda_skinny_mixed", 1, QUANTITIES, _plan)

@@ -89,6 +89,14 @@ CASES: Mapping[str, Workload] = {
         inputs="L: int32[2]\nN: bool[40, 72]\n",
         score="select(k < int64(L[h]) and N[q, k], S[h, q, k] * 0.01, -inf)",
     ),
+    "a sink": parse_workload(
+        "Q: float16[2, 3, 64]\nK: int8[2, 80, 64]\nV: int8[2, 80, 64]\nB: float32[2]\n"
+        "S[h, q, k < 80] = sum over c < 64 of float32(Q[h, q, c]) * float32(K[h, k, c])\n"
+        "M[h, q] = max over k < 80 of S[h, q, k] * 0.01\nN[h, q] = max(M[h, q], B[h])\n"
+        "E[h, q, k] = exp(S[h, q, k] * 0.01 - N[h, q])\nZ[h, q] = sum over k < 80 of E[h, q, k]\n"
+        "A[h, q, d < 64] = sum over k < 80 of float32(float16(E[h, q, k])) * float32(V[h, k, d])\n"
+        "Y[h, q, d] = float16(A[h, q, d] / (Z[h, q] + exp(B[h] - N[h, q])))"
+    ),
     "packed keys": decode(
         "uint8",
         3,
@@ -127,6 +135,7 @@ def test_it_takes_what_the_kernel_of_hopper_does_not() -> None:
     assert SKETCH.matches(decode(queries=16, score=causal), H200)
     assert not SKETCH.matches(decode(queries=40, score=causal), H200)
     assert not SKETCH.matches(decode(depth=72), H200)  # vectors of four lanes do not cover a key
+    assert not SKETCH.matches(decode(depth=256, columns=256), H200)  # the sums of a warp do not fit its registers
     assert not SKETCH.matches(decode("float32"), H200)  # float16 does not hold these keys
     assert [s.name for s in sketches_for(decode(), H200)] == ["cuda_attention_mma"]
 

@@ -84,6 +84,15 @@ def test_what_it_leaves_to_others() -> None:
     assert not SKETCH.matches(product(4, 64, 124, "W[j, k]", "W: int8[64, 124]"), H200)  # A has no whole vectors
 
 
+@pytest.mark.parametrize("m", [8, 64])
+def test_it_matches_where_it_has_a_setting(m: int) -> None:
+    """A lane holds 64 places of each eighth row of A beside weights of 2 bits."""
+    bits = "bitand(shr(int32(W[j, k // 4]), int32(2 * (k % 4))), 3)"
+    workload = product(m, 64, 512, f"float16(float32({bits}) - 1)", "W: uint8[64, 128]")
+    assert SKETCH.matches(workload, H200) == (m == 8)
+    assert m > 8 or assert_agrees(SKETCH, workload, 2) == 2
+
+
 def test_few_rows_of_packed_weights_are_left_to_it_by_default() -> None:
     large = nibbles(8, 4096, 4096)
     assert [s.name for s in sketches_for(large, H200)] == ["cuda_gemv", "cuda_skinny_mixed"]
