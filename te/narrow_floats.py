@@ -14,6 +14,8 @@ from ..ir.expr import Binary, BinaryOp, Cast, Const, Expr, Load, Select, Unary, 
 
 _CHOOSING = (BinaryOp.MAX, BinaryOp.MIN)
 _SIGN = (UnaryOp.NEG, UnaryOp.ABS)
+_LAST_WHOLE = {"float16": 1 << 11, "bfloat16": 1 << 8}
+"""All whole numbers up to here are numbers of the dtype."""
 
 
 def cast_outside(e: Expr) -> Expr:
@@ -30,14 +32,32 @@ def cast_outside(e: Expr) -> Expr:
 
 
 def narrow_value(body: Expr, dtype: DType) -> Expr | None:
-    """Return what ``body`` is in ``dtype``, which holds all of its values; None where that is not known."""
+    """Return what ``body``, a float32, is in the 16-bit float ``dtype``, which holds all of its values; None where that
+    is not known. They come from it or from 8 bits, or are whole numbers that are small enough."""
     outside = cast_outside(body)
-    if not isinstance(outside, Cast):
-        return None
-    value = outside.value
+    value = outside.value if isinstance(outside, Cast) else body
     if value.dtype == dtype:
         return value
-    return Cast(value, dtype) if value.dtype.bits == 8 else None
+    most = _most_whole(body)
+    held = value.dtype.bits == 8 or (most is not None and most <= _LAST_WHOLE[dtype.name])
+    return Cast(value, dtype) if held else None
+
+
+def _most_whole(e: Expr) -> int | None:
+    """Return the greatest magnitude of ``e`` if it is a whole number whatever is read; None where that is not known."""
+    match e:
+        case Const(value=value):
+            return abs(int(value)) if float(value).is_integer() else None
+        case Load():
+            return {"uint8": 255, "int8": 128, "bool": 1}.get(e.dtype.name)
+        case Cast(value=value) if not value.dtype.is_float:
+            return _most_whole(value)
+        case Binary(op=BinaryOp.BIT_AND, b=Const(value=mask)) if mask >= 0:
+            return int(mask)
+        case Binary(op=BinaryOp.ADD | BinaryOp.SUB, a=left, b=right):
+            a, b = _most_whole(left), _most_whole(right)
+            return None if a is None or b is None else a + b
+    return None
 
 
 def _sources(e: Expr) -> Iterator[DType | None]:

@@ -99,20 +99,23 @@ class StreamedOperand:
         return taken(self.value)
 
 
-def streamed_operand(value: Expr, axis: str, extent: int, lanes: int, row: str) -> StreamedOperand | None:
+def streamed_operand(
+    value: Expr, axis: str, extent: int, lanes: int, row: str, most_bytes: int = VECTOR_BYTES
+) -> StreamedOperand | None:
     """Return ``value`` as an operand that is streamed along ``axis``, which has ``extent`` places; None where nothing
     in it is contiguous along that. ``lanes``: vectors of so many lanes cover the axis a whole number of times, 1 where
-    they need not. ``row``: another axis, along which the streamed tensor has other elements."""
+    they need not. ``row``: another axis, along which the streamed tensor has other elements. ``most_bytes``: how
+    many bytes a vector has at most."""
     loads = dict.fromkeys(loads_of(value))
     streamed = {load: places for load in loads if (places := _places(load, axis, row)) is not None}
     if not streamed:
         return None
     load = max(streamed, key=lambda e: e.buffer.bytes)
-    widest = VECTOR_BYTES // load.dtype.bytes
+    widest = most_bytes // load.dtype.bytes
     while load.dtype.bytes * widest >= _LEAST_VECTOR_BYTES:
         vector = widest * streamed[load]
         if extent % (vector * lanes) == 0 and vector % 2 == 0 and _begins_at(load, widest):
-            once = tuple(e for e in loads if e != load and _is_same(e, axis, vector))
+            once = tuple(e for e in loads if e != load and e.mask is None and is_same(e, axis, vector))
             return StreamedOperand(value, axis, load, streamed[load], widest, once)
         widest //= 2
     return None
@@ -141,18 +144,16 @@ def _places(load: Load, axis: str, row: str) -> int | None:
     return _divisor(last, axis) if isinstance(last, Binary) and last.op is BinaryOp.FLOORDIV else None
 
 
-def _is_same(load: Load, axis: str, vector: int) -> bool:
-    """Return whether a load is the same for all places of each vector."""
+def is_same(e: Expr, axis: str, places: int) -> bool:
+    """Return whether ``e`` is the same for all of so many places of the axis, from each multiple of that on."""
 
     def without(e: Expr) -> Expr:
         divisor = _divisor(e, axis)
-        if divisor is not None and isinstance(e, Binary) and e.op is BinaryOp.FLOORDIV and divisor % vector == 0:
+        if divisor is not None and isinstance(e, Binary) and e.op is BinaryOp.FLOORDIV and divisor % places == 0:
             return index(0)
         return rebuild(e, [without(c) for c in e.children]) if e.children else e
 
-    if load.mask is not None:
-        return False
-    return axis not in {name for i in load.indices for name in free_variables(without(i))}
+    return axis not in free_variables(without(e))
 
 
 def _divisor(e: Expr, axis: str) -> int | None:

@@ -12,6 +12,9 @@ neighbouring places, those of one load of 16 bytes.
     partial accumulators of all warps and of the blocks of the cluster are added in a fixed order; epilogue
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from ....core.dtypes import float32
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import WARP_LANES, Broadcast, Expr, Load, Ramp, const, index, minimum
@@ -23,6 +26,7 @@ from ...loop_nest.nest import KERNEL_NAME
 from ...problems.gemm import Gemm
 from ...tile.contiguous import contiguous_vector
 from ...tile.names import FreshNameWriter
+from ...tile.stage_body import scalar_at
 from ..block_reduce import QUAD
 from ..l2_prefetch import L2Prefetch
 from ..split_k import ColumnSlice, allocate_partials, reduce_columns
@@ -34,14 +38,16 @@ _PLACES = 4
 """How many places of ``k`` a lane has in one fragment."""
 
 
-def lower_skinny_mixed(p: Gemm, weights: StreamedOperand, s: SkinnyMixedSizes[int]) -> Kernel:
-    """Return the kernel of one setting."""
-    return _SkinnyMixedWriter(p, weights, s).kernel()
+def lower_skinny_mixed(p: Gemm, weights: StreamedOperand, scale: Expr | None, s: SkinnyMixedSizes[int]) -> Kernel:
+    """Return the kernel of one setting. ``scale``: what B is multiplied with besides ``weights``; it is the same for
+    all places that a warp multiplies at once."""
+    return _SkinnyMixedWriter(p, weights, scale, s).kernel()
 
 
 class _SkinnyMixedWriter:
-    def __init__(self, p: Gemm, weights: StreamedOperand, s: SkinnyMixedSizes[int]) -> None:
+    def __init__(self, p: Gemm, weights: StreamedOperand, scale: Expr | None, s: SkinnyMixedSizes[int]) -> None:
         assert p.a.load is not None
+        self.scale = scale
         self.p, self.weights, self.s, self.a = p, weights, s, p.a.load
         self.dtype = self.a.buffer.dtype
         atom = mma_atom_of(self.dtype)
@@ -68,13 +74,7 @@ class _SkinnyMixedWriter:
             self.warp_n = self.warp // s.warps_k if s.warps_n > 1 else index(0)
             self.warp_k = self.warp % s.warps_k if s.warps_k > 1 else index(0)
             self._prefetch()
-            accumulators = w.allocate("accumulators", (s.atoms_n, s.atoms_m, 4), float32, MemoryScope.REGISTER)
-            with (
-                w.unrolled("zero_n", s.atoms_n) as i,
-                w.unrolled("zero_m", s.atoms_m) as j,
-                w.unrolled("zero", 4) as e,
-            ):
-                w.store(accumulators, (i, j, e), const(0.0, float32))
+            accumulators = self._zeros("accumulators")
             with w.loop("step", s.steps) as step:
                 self._step(accumulators, step)
             with w.scope():
@@ -102,12 +102,15 @@ class _SkinnyMixedWriter:
         rows = 2 * s.atoms_n
         raw = w.allocate("raw", (s.vectors, rows, weights.elements), weights.load.dtype, MemoryScope.REGISTER)
         once = [w.allocate("once", (s.vectors, rows), e.dtype, MemoryScope.REGISTER) for e in weights.once]
+        factors = w.allocate("factors", (s.vectors, rows), float32, MemoryScope.REGISTER)
         with w.unrolled("loaded", s.vectors) as u, w.unrolled("row", rows) as row:
             n, vector = self._n(row), self._vector(step, u)[0]
             source = contiguous_vector(weights.first_element({"n": n}, vector), weights.elements)
             w.store(raw, contiguous_vector((u, row, index(0)), weights.elements), Load(weights.load.buffer, source))
             for held, load in zip(once, weights.once, strict=True):
                 w.store(held, (u, row), weights.once_at(load, {"n": n}, vector * weights.vector))
+            if self.scale is not None:
+                w.store(factors, (u, row), scalar_at(self.scale, {"n": n, "k": vector * weights.vector}))
         with w.unrolled("vector", s.vectors) as u:
             vector, inside = self._vector(step, u)
             a = self._load_a(vector * weights.vector, inside)
@@ -120,13 +123,37 @@ class _SkinnyMixedWriter:
                         {"n": self._n(own)}, first, pair * 2, Load(raw, (u, own, index(0))), scales
                     )
                     w.store(b, contiguous_vector((i, pair * _PLACES + half * 2), 2), cast(value, self.dtype))
+            sums = accumulators if self.scale is None else self._zeros("sums")
             with (
                 w.unrolled("place", weights.vector // _PLACES) as place,
                 w.unrolled("atom_m", s.atoms_m) as j,
                 w.unrolled("atom_n", s.atoms_n) as i,
             ):
                 at = (i, j, index(0))
-                w.emit(Mma(self.atom.name, accumulators, at, b, (i, place * 8), a, (j, place * _PLACES)))
+                w.emit(Mma(self.atom.name, sums, at, b, (i, place * 8), a, (j, place * _PLACES)))
+            if self.scale is not None:
+                with self._elements("scaled") as (i, j, e):
+                    scaled = Load(sums, (i, j, e)) * Load(factors, (u, i * 2 + e // 2))
+                    w.store(accumulators, (i, j, e), Load(accumulators, (i, j, e)) + scaled)
+
+    def _zeros(self, name: str) -> Buffer:
+        """Accumulators in registers: (atom along n, atom along m, element)."""
+        s = self.s
+        sums = self.w.allocate(name, (s.atoms_n, s.atoms_m, 4), float32, MemoryScope.REGISTER)
+        with self._elements(f"zero_{name}") as at:
+            self.w.store(sums, at, const(0.0, float32))
+        return sums
+
+    @contextmanager
+    def _elements(self, name: str) -> Iterator[tuple[Expr, Expr, Expr]]:
+        """All elements of accumulators."""
+        w, s = self.w, self.s
+        with (
+            w.unrolled(f"{name}_n", s.atoms_n) as i,
+            w.unrolled(f"{name}_m", s.atoms_m) as j,
+            w.unrolled(name, 4) as e,
+        ):
+            yield i, j, e
 
     def _n(self, row: Expr) -> Expr:
         """Return the output ``n`` of one of a lane's rows; the last one for those behind it."""

@@ -61,8 +61,10 @@ def chunks_of(p: Gemm, weights: StreamedOperand) -> int:
 
 
 @derived_once
-def skinny_mixed_sizes(p: Gemm, weights: StreamedOperand, target: Target, columns: Columns) -> SkinnyMixedSizes[Ints]:
-    """Return the sizes of all settings in ``columns``."""
+def skinny_mixed_sizes(
+    p: Gemm, weights: StreamedOperand, scaled: bool, target: Target, columns: Columns
+) -> SkinnyMixedSizes[Ints]:
+    """Return the sizes of all settings in ``columns``. ``scaled``: whether sums are multiplied with scales."""
     atoms_n, warps_n, warps_k = columns.ints("atoms_n"), columns.ints("warps_n"), columns.ints("warps_k")
     vectors, split_k = columns.ints("vectors"), columns.ints("split_k")
     atoms_m = np.full_like(atoms_n, -(-p.m.extent // ATOM_N))
@@ -71,6 +73,8 @@ def skinny_mixed_sizes(p: Gemm, weights: StreamedOperand, target: Target, column
     blocks_n = -(-p.n.extent // block_n)
     rows = 2 * atoms_n
     held = vectors * rows * (weights.vector_bytes // 4 + len(weights.once)) + atoms_m * weights.vector // 2
+    if scaled:  # the scales, and the sums of the places that have one
+        held = held + vectors * rows + 4 * atoms_n * atoms_m
     registers = SPARE_REGISTERS + 4 * atoms_n * atoms_m + held + 8 * atoms_n
     threads, shared_bytes = WARP_LANES * warps, partial_bytes(p.m.extent, warps_k, block_n)
     resident = limits_of(target).resident_blocks(threads, registers, shared_bytes)

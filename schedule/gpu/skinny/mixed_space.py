@@ -8,12 +8,14 @@ expression (``gpu.streamed_operand``), float32 accumulators, and outputs that ar
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
-from ....core.dtypes import float32
+from ....core.dtypes import DType, float32
 from ....core.schedule import KnobValue
 from ....core.target import Target
+from ....ir.expr import Binary, BinaryOp, Expr
 from ....ir.stmt import Kernel
 from ....te.narrow_floats import narrow_value
 from ....te.workload import Workload
@@ -29,7 +31,7 @@ from ..block_reduce import QUAD
 from ..peaks import gpu_peaks
 from ..plan import GpuPlan
 from ..quantities import GPU_QUANTITIES, gpu_columns
-from ..streamed_operand import StreamedOperand, streamed_operand
+from ..streamed_operand import VECTOR_BYTES, StreamedOperand, is_same, streamed_operand
 from ..term_cost import value_cost
 from .mixed_mainloop import lower_skinny_mixed
 from .mixed_sizes import SkinnyMixedSizes, chunks_of, skinny_mixed_sizes
@@ -58,6 +60,7 @@ class SkinnyMixedPlan(GpuPlan):
 
     product: Gemm
     weights: StreamedOperand
+    scale: Expr | None
     target: Target
 
     @property
@@ -72,7 +75,7 @@ class SkinnyMixedPlan(GpuPlan):
         )
 
     def sizes(self, columns: Columns) -> SkinnyMixedSizes[Ints]:
-        return skinny_mixed_sizes(self.product, self.weights, self.target, columns)
+        return skinny_mixed_sizes(self.product, self.weights, self.scale is not None, self.target, columns)
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
@@ -131,22 +134,37 @@ class SkinnyMixedPlan(GpuPlan):
         }
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
-        return lower_skinny_mixed(self.product, self.weights, self.sizes_of(setting))
+        return lower_skinny_mixed(self.product, self.weights, self.scale, self.sizes_of(setting))
 
 
 def _plan(workload: Workload, target: Target) -> SkinnyMixedPlan | None:
-    product = skinny_gemm_of(workload)
-    if product is None or product.accumulator.dtype != float32 or can_lower_skinny_mma(product):
+    p = skinny_gemm_of(workload)
+    if p is None or p.accumulator.dtype != float32 or can_lower_skinny_mma(p):
         return None
-    a = product.a
-    if a.load is None or mma_atom_of(a.load.dtype) is None or not in_whole_vectors(a, product.k.extent, a.k, a.row):
+    a = p.a
+    if a.load is None or mma_atom_of(a.load.dtype) is None or not in_whole_vectors(a, p.k.extent, a.k, a.row):
         return None
-    value = narrow_value(product.b.body, a.load.dtype)
-    weights = None if value is None else streamed_operand(value, "k", product.k.extent, 1, "n")
-    if weights is None or weights.vector % COPY_ELEMENTS:
+    found = _streamed(p, a.load.dtype)
+    if found is None:
         return None
-    plan = SkinnyMixedPlan(product, weights, target)
+    plan = SkinnyMixedPlan(p, *found, target)
     return plan if has_legal_setting(plan.knobs, plan.constraints) else None  # A may not fit the registers
+
+
+def _streamed(p: Gemm, dtype: DType) -> tuple[StreamedOperand, Expr | None] | None:
+    """Return B as what is streamed and multiplied in ``dtype``, and a scale in float32, if it has one that is the same
+    for all places of ``k`` that a warp multiplies at once."""
+    factors: list[tuple[Expr, Expr | None]] = [(p.b.body, None)]
+    if isinstance(p.b.body, Binary) and p.b.body.op is BinaryOp.MUL:
+        factors += [(p.b.body.a, p.b.body.b), (p.b.body.b, p.b.body.a)]
+    for (body, scale), most_bytes in product(factors, (VECTOR_BYTES, VECTOR_BYTES // 2, VECTOR_BYTES // 4)):
+        value = narrow_value(body, dtype)
+        weights = None if value is None else streamed_operand(value, "k", p.k.extent, 1, "n", most_bytes)
+        if weights is None or weights.vector % COPY_ELEMENTS:
+            continue
+        if scale is None or (scale.dtype == float32 and is_same(scale, "k", QUAD * weights.vector)):
+            return weights, scale
+    return None
 
 
 CUDA_SKINNY_MIXED = TileSketch("cuda_skinny_mixed", 1, QUANTITIES, _plan)

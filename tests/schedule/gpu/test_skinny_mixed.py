@@ -50,6 +50,10 @@ CASES: Mapping[str, Workload] = {
         "float16(float32(bitand(shr(W[j, k // 8], int32(4 * (k % 8))), 15)) * float32(S[j, k // 128]))",
         "W: int32[24, 32]\nS: float16[24, 2]",
     ),
+    "scales in float32": product(9, 40, 320, "W[j, k]) * float32(S[j, k // 64]", "W: int8[40, 320]\nS: float16[40, 5]"),
+    "scales of short groups": product(
+        6, 24, 256, f"({NIBBLE} - 8)) * (S[j, k // 32]", "W: uint8[24, 128]\nS: float32[24, 8]"
+    ),
     "vectors of 8 bytes": product(5, 40, 200, "W[j, k]", "W: int8[40, 200]"),
     "transposed": parse_workload(
         "W: int8[32, 160]\nA: float16[7, 160]\n"
