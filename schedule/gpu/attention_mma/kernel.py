@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from ....core.dtypes import float32
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import WARP_LANES, Broadcast, Expr, Load, Ramp, Var, const, index, minimum
+from ....ir.gpu.bulk_copy import Prefetch
 from ....ir.gpu.mma import Mma
 from ....ir.rewrite import free_variables
 from ....ir.stmt import HardwareAxis, Kernel
@@ -80,6 +81,9 @@ class _AttentionMmaWriter:
             self._zero("zeroed", self.sums)
             self.softmax.start({**at, "n": blocks.last * s.tile_kv}, rank)
             with w.loop("block", scheduler.most_steps) as step, w.when(step < blocks.steps):
+                if s.prefetched_blocks:
+                    with w.when(step + s.prefetched_blocks < blocks.steps):
+                        self._prefetch({**at, "n": (blocks.last - step - s.prefetched_blocks) * s.tile_kv})
                 self._block(q, {**at, "n": (blocks.last - step) * s.tile_kv})
             self._store(partials, at, rank)
         partials.write_combine()
@@ -115,6 +119,16 @@ class _AttentionMmaWriter:
             value = vector_at(self.a.stored.q, here, "k", 2)
             w.store(q, contiguous_vector((chunk, pair * _PLACES + half * 2), 2), value)
         return q
+
+    def _prefetch(self, at: Mapping[str, Expr]) -> None:
+        """Prefetch the rows of K and V of the block at ``at`` into L2, each lane its own."""
+        w, p, a, rows = self.w, self.p, self.a, self.s.tile_kv
+        for operand, extent in ((a.key, p.k.extent), (a.v, p.d.extent)):
+            with w.unrolled("prefetched_row", -(-rows // WARP_LANES)) as turn:
+                row = turn * WARP_LANES + self.lane
+                with w.when(row < rows if rows % WARP_LANES else None):
+                    first = operand.first_element(self._key(at, row), index(0))
+                    w.emit(Prefetch(operand.load.buffer, first, extent // operand.places))
 
     def _block(self, q: Buffer, at: Mapping[str, Expr]) -> None:
         """Go through the block of keys at ``at``."""

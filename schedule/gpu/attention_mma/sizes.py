@@ -47,6 +47,7 @@ class AttentionMmaSizes(AttentionSizes[N]):
     multiprocessor holds."""
 
     warps_n: N
+    prefetched_blocks: N
     loaded_bytes: N
     resident: N
 
@@ -88,6 +89,7 @@ def attention_mma_sizes(a: StreamedKeys, target: Target, columns: Columns) -> At
         registers=registers,
         thread_registers=registers,
         warps_n=warps_n,
+        prefetched_blocks=columns.ints("prefetched_blocks"),
         loaded_bytes=threads * (key_bytes + v_bytes),
         resident=limits_of(target).resident_blocks(threads, registers, zero),
     )

@@ -32,7 +32,7 @@ from ..plan import GpuPlan
 from ..quantities import GPU_QUANTITIES, gpu_columns
 from ..skinny.mma_tiles import mma_atom_of
 from ..skinny.prior import LATENCY_SECONDS, soft_maximum
-from ..streamed_operand import streamed_operand
+from ..streamed_operand import VECTOR_BYTES, streamed_operand
 from ..term_cost import value_cost
 from .kernel import lower_attention_mma
 from .sizes import COLUMNS, TILE_Q, AttentionMmaSizes, StreamedKeys, attention_mma_sizes
@@ -40,7 +40,7 @@ from .sizes import COLUMNS, TILE_Q, AttentionMmaSizes, StreamedKeys, attention_m
 MOST_QUERIES = 64
 """Of more queries, tensor cores are better used by what is copied as 16 bits first. Each 16 read the keys for
 themselves."""
-MOST_PROMISING = 40
+MOST_PROMISING = 80
 """How many settings are promising, those of the least prior."""
 MOST_REGISTERS = 244
 """With more registers by the estimate, threads may have to spill some (from compiled kernels)."""
@@ -48,6 +48,8 @@ SCORE_INSTRUCTIONS = 12.0
 """How many instructions of a lane a score takes to become a weight and an operand, by estimate."""
 BLOCK_CYCLES = 900.0
 """How many cycles of a block of keys nothing of its own warp overlaps, by estimate: shuffles and products."""
+PREFETCH_CYCLES = 20.0
+"""What a prefetch takes of a block, by estimate. What it saves has not been measured."""
 COMBINE_CYCLES, COMBINE_SHARE_CYCLES = 3000.0, 40.0
 """What a second launch takes to combine shares, and each share of them, by estimate."""
 
@@ -75,7 +77,17 @@ class AttentionMmaPlan(GpuPlan):
                 "how many warps share the keys of a tile of queries; a second launch combines them",
             ),
             Knob("warps_n", (4, 1, 2, 8), "how many warps of a block share the keys of a tile of queries"),
+            Knob(
+                "prefetched_blocks",
+                (0, 1, 2) if self._rows_are_prefetched else (0,),
+                "how many blocks of keys ahead a warp prefetches rows into L2",
+            ),
         )
+
+    @property
+    def _rows_are_prefetched(self) -> bool:
+        """Whether rows are whole units of 16 bytes."""
+        return all(operand.vector_bytes == VECTOR_BYTES for operand in (self.a.key, self.a.v))
 
     def sizes(self, columns: Columns) -> AttentionMmaSizes[Ints]:
         return attention_mma_sizes(self.a, self.target, columns)
@@ -92,6 +104,11 @@ class AttentionMmaPlan(GpuPlan):
                 "each of split_kv warps has a block of tile_kv keys",
                 ("tile_kv", "split_kv"),
                 lambda s: s.split_kv <= s.kv_blocks,
+            ),
+            self.rule(
+                "a warp that prefetches prefetched_blocks blocks ahead has more of them",
+                ("tile_kv", "split_kv", "prefetched_blocks"),
+                lambda s: (s.prefetched_blocks == 0) | (s.prefetched_blocks < s.split_blocks),
             ),
             self.rule(
                 "a multiprocessor has room for the registers of warps_n warps, which hold K and V of tile_kv keys",
@@ -127,8 +144,10 @@ class AttentionMmaPlan(GpuPlan):
             most * keys * (computed + weighed) / clock,
             waves * s.split_blocks * (LATENCY_SECONDS + BLOCK_CYCLES / clock),
         )
+        prefetch = PREFETCH_CYCLES * s.prefetched_blocks * s.split_blocks / clock
         combine = (COMBINE_CYCLES + COMBINE_SHARE_CYCLES * s.split_kv) / clock
-        return ceilings.launch_seconds + overlapped + combine
+        seconds: Floats = ceilings.launch_seconds + overlapped + prefetch + combine
+        return seconds
 
     def _partial_bytes(self, s: AttentionMmaSizes[Ints]) -> Ints:
         p = self.a.stored.attention
