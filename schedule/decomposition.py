@@ -10,6 +10,7 @@ than loads as a kernel that computes these factors and a product (im2col is that
 reductions of functions of two such factors are the same. ``joined_axes`` are the same, with the axes of such a sum as
 one. With ``gathered``, what is read at loaded indices, such as the rows of an embedding, is copied first. With
 ``widened``, inputs of 8 bits are copied as float16, which holds them, for a class that takes that, such as attention.
+With ``gathered_last`` sums at loaded indices, such as products with the experts of rows, are computed at all indices.
 With ``reduced_products`` there is a product for each direction in which it is reduced. ``phased`` is the workload with
 axes for quotients and remainders (``te.phases``), and ``single_products`` that with one product in each sum
 (``te.sums_of_products``). ``levels`` has first what reads no other stage, then what reads that, so that more of them
@@ -22,6 +23,7 @@ first, and ``te.padding_modes`` those of images that are padded by what stands i
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain, product
 from math import inf, prod
 
@@ -51,7 +53,7 @@ from .tile.delinearize import axis_indices
 
 STAGES, JOINED_AXES, GATHERED, WIDENED, PIXEL_BLOCKS = "stages", "joined_axes", "gathered", "widened", "pixel_blocks"
 PHASED, REDUCED_PRODUCTS, SINGLE_PRODUCTS, SPLIT_K = "phased", "reduced_products", "single_products", "split_k"
-LEVELS, AS_WRITTEN = "levels", "as_written"
+LEVELS, AS_WRITTEN, GATHERED_LAST = "levels", "as_written", "gathered_last"
 """The names of decompositions. Names of tensors that are copied from loaded indices begin with ``gathered``."""
 _ROW_ALIGNMENT_BYTES = 16
 """Rows of tensors that are multiplied begin at multiples of so many bytes, where axes are joined: TMA wants that."""
@@ -86,6 +88,7 @@ def decompositions(workload: Workload, has_class: Callable[[Workload], bool]) ->
         split = with_split_products(found[name], has_class)
         if split != found[name]:
             found[f"{name}_{SPLIT_K}"] = split
+    add(GATHERED_LAST, _with_gathers_last(whole))
     add(AS_WRITTEN, _as_written(workload), min(map(_handed_bytes, found.values()), default=inf))
     return [(name, steps) for name, steps in found.items() if all(map(has_class, steps))]
 
@@ -122,7 +125,7 @@ def cpu_decompositions(
     """Return the decompositions of a workload for a processor, where the generic sketch is as good as a class for
     everything but sums of products, and no class reduces these at once. Long rows of a softmax have one in chunks."""
     found = decompositions(workload, lambda step: has_class(step) or not any(map(contraction_of, step.stages)))
-    own = (REDUCED_PRODUCTS, LEVELS, AS_WRITTEN)
+    own = (REDUCED_PRODUCTS, LEVELS, AS_WRITTEN, GATHERED_LAST)
     left_out = [name for name, _ in found if name in own or name.endswith(SPLIT_K)]
     return [*((name, steps) for name, steps in found if name not in left_out), *softmax_chunk_steps(workload)]
 
@@ -196,6 +199,45 @@ def _with_gathers(workload: Workload) -> Workload | None:
 
         stages.append(replace(stage, body=map_loads(stage.body, gathered)))
     return replace(workload, stages=tuple(stages)) if gathers else None
+
+
+def _with_gathers_last(workload: Workload) -> Workload | None:
+    """``workload`` with each sum at a loaded index, such as the product with the expert of a row, at all indices first;
+    None where there is none."""
+    taken = {b.name for b in workload.inputs} | {s.name for s in workload.stages}
+    taken |= {a.name for s in workload.stages for a in (*s.axes, *s.reduce_axes)}
+    stages: list[Stage] = []
+    for stage in workload.stages:
+        reduced = {a.name for a in stage.reduce_axes}
+        found = {
+            (i, extent)
+            for load in loads_of(stage.body)
+            for i, extent in zip(load.indices, load.buffer.shape, strict=True)
+            if loads_of(i)
+        }
+        place, extent = next(iter(found)) if len(found) == 1 else (None, 0)
+        if stage.reducer is not Reducer.SUM or place is None or reduced & free_variables(place):
+            stages.append(stage)
+            continue
+        every = Axis(fresh_name("every", taken), extent)
+        taken.add(every.name)
+        at_all = partial(_at, place=place, every=Var(every.name))
+        body = map_loads(stage.body, at_all)
+        own = [a for a in stage.axes if a.name in free_variables(body)]
+        axes = (*own[:-1], every, *own[-1:])
+        name = fresh_name(f"{stage.name}_all", taken)
+        taken.add(name)
+        tensor = Buffer(name, tuple(a.extent for a in axes), stage.tensor.dtype)
+        whole = Stage(tensor, axes, body, stage.reduce_axes, stage.reducer)
+        stages.append(with_own_axes(whole, taken))
+        chosen = Load(tensor, tuple(place if a is every else Var(a.name) for a in axes))
+        stages.append(replace(stage, body=chosen, reduce_axes=(), reducer=None))
+    return replace(workload, stages=tuple(stages)) if len(stages) > len(workload.stages) else None
+
+
+def _at(load: Load, place: Expr, every: Expr) -> Load:
+    """Return a load at ``every`` place where it is at ``place``."""
+    return replace(load, indices=tuple(every if i == place else i for i in load.indices))
 
 
 def _with_widened_inputs(workload: Workload) -> Workload | None:
@@ -446,7 +488,8 @@ DECOMPOSED = Decomposer(
     meaning="what the workload is decomposed into: `stages`, or a few together; with `joined_axes` the axes of a sum of"
     " products are one; with `gathered` what is read at loaded indices is copied first; with `widened` inputs "
     "of 8 bits are copied as float16 first; with `phased` positions that are read as quotients and remainders "
-    "have axes for both; with `reduced_products` there is a product for each direction in which it is reduced; "
+    "have axes for both; with `gathered_last` sums at loaded indices are computed at all indices first; "
+    "with `reduced_products` there is a product for each direction in which it is reduced; "
     "with `single_products` sums of several products, such as those of complex numbers, have one each; with "
     "`split_k` behind these names long sums of products are those of slices; with `levels` stages that read no other "
     "come first, then those that read these; with `as_written` what several stages read is stored as the workload says "

@@ -117,6 +117,14 @@ O[h, i, e] = sum over w < 70 of float32(float16(P[h, i, w])) * float32(V[h, w, e
 Y[h, i, e] = float16(O[h, i, e] / U[h, i])"""
 
 
+EXPERTS = """
+X: float16[24, 72]
+E: int32[24, 2]
+W: float16[5, 40, 72]
+C[t, s, j] = sum over k < 72 of float32(X[t, k]) * float32(W[min(max(int64(E[t, s]), 0), 4), j, k])
+Y[t, s, j] = float16(C[t, s, j])
+"""
+"""Two matrices for each row, whose numbers are loaded."""
 GRADIENTS = """
 Q: float16[2, 40, 16]
 K: float16[2, 72, 16]
@@ -178,6 +186,7 @@ WORKLOADS: dict[str, Callable[[], Workload]] = {
         "float32(X[n, y + r - 1, x + s - 1, c]), 0.0)"
     ),
     "groups": _image(2, 8, "float32", "NHWC", groups=2, dilation=2),
+    "experts of rows": lambda: parse_workload(EXPERTS),
     "gradients of attention": lambda: parse_workload(GRADIENTS),
 }
 REPLICATED = """
@@ -231,6 +240,14 @@ def test_the_least_of_many_distances_is_computed_in_steps_by_default() -> None:
     workload = parse_workload(f"{rows}{distances}N[i] = min over j < 256 of D[i, j]")
     assert [s.name for s in sketches_for(workload, H200)] == ["cuda_loops", "cuda_decomposed"]
     assert default_schedule(workload, H200).sketch == "cuda_decomposed"
+
+
+def test_products_with_the_experts_of_rows_are_computed_with_all_experts() -> None:
+    """These are fewer than there are rows, so that less is moved than by copying the matrix of each row."""
+    steps = dict(decompositions(parse_workload(EXPERTS), _has_class))
+    product, chosen = steps["gathered_last"]
+    assert [b.shape for b in product.output_buffers] == [(24, 5, 40)] and chosen.outputs == ("Y",)
+    assert [b.shape for b in steps["gathered"][0].output_buffers] == [(24, 2, 40, 72)]
 
 
 def test_gradients_of_attention_are_five_products() -> None:
