@@ -10,6 +10,7 @@ than loads as a kernel that computes these factors and a product (im2col is that
 reductions of functions of two such factors are the same. ``joined_axes`` are the same, with the axes of such a sum as
 one. With ``gathered``, what is read at loaded indices, such as the rows of an embedding, is copied first. With
 ``widened``, inputs of 8 bits are copied as float16, which holds them, for a class that takes that, such as attention.
+With ``doubled_scans`` running sums that decay take a few rounds (``te.decayed_scans``).
 With ``gathered_last`` sums at loaded indices, such as products with the experts of rows, are computed at all indices.
 With ``reduced_products`` there is a product for each direction in which it is reduced. ``phased`` is the workload with
 axes for quotients and remainders (``te.phases``), and ``single_products`` that with one product in each sum
@@ -36,6 +37,7 @@ from ..ir.rewrite import free_variables, fresh_name, loads_of, map_expr, map_loa
 from ..te.channels_last import channels_last_steps
 from ..te.contraction import contraction_of
 from ..te.contraction_path import with_own_axes
+from ..te.decayed_scans import with_doubled_scans
 from ..te.functions import within
 from ..te.inline import inline_stages
 from ..te.narrow_floats import cast_outside
@@ -53,7 +55,7 @@ from .tile.delinearize import axis_indices
 
 STAGES, JOINED_AXES, GATHERED, WIDENED, PIXEL_BLOCKS = "stages", "joined_axes", "gathered", "widened", "pixel_blocks"
 PHASED, REDUCED_PRODUCTS, SINGLE_PRODUCTS, SPLIT_K = "phased", "reduced_products", "single_products", "split_k"
-LEVELS, AS_WRITTEN, GATHERED_LAST = "levels", "as_written", "gathered_last"
+LEVELS, AS_WRITTEN, GATHERED_LAST, DOUBLED_SCANS = "levels", "as_written", "gathered_last", "doubled_scans"
 """The names of decompositions. Names of tensors that are copied from loaded indices begin with ``gathered``."""
 _ROW_ALIGNMENT_BYTES = 16
 """Rows of tensors that are multiplied begin at multiples of so many bytes, where axes are joined: TMA wants that."""
@@ -89,6 +91,7 @@ def decompositions(workload: Workload, has_class: Callable[[Workload], bool]) ->
         if split != found[name]:
             found[f"{name}_{SPLIT_K}"] = split
     add(GATHERED_LAST, _with_gathers_last(whole))
+    add(DOUBLED_SCANS, with_doubled_scans(whole))
     add(AS_WRITTEN, _as_written(workload), min(map(_handed_bytes, found.values()), default=inf))
     return [(name, steps) for name, steps in found.items() if all(map(has_class, steps))]
 
@@ -125,7 +128,7 @@ def cpu_decompositions(
     """Return the decompositions of a workload for a processor, where the generic sketch is as good as a class for
     everything but sums of products, and no class reduces these at once. Long rows of a softmax have one in chunks."""
     found = decompositions(workload, lambda step: has_class(step) or not any(map(contraction_of, step.stages)))
-    own = (REDUCED_PRODUCTS, LEVELS, AS_WRITTEN, GATHERED_LAST)
+    own = (REDUCED_PRODUCTS, LEVELS, AS_WRITTEN, GATHERED_LAST, DOUBLED_SCANS)
     left_out = [name for name, _ in found if name in own or name.endswith(SPLIT_K)]
     return [*((name, steps) for name, steps in found if name not in left_out), *softmax_chunk_steps(workload)]
 
@@ -489,6 +492,7 @@ DECOMPOSED = Decomposer(
     " products are one; with `gathered` what is read at loaded indices is copied first; with `widened` inputs "
     "of 8 bits are copied as float16 first; with `phased` positions that are read as quotients and remainders "
     "have axes for both; with `gathered_last` sums at loaded indices are computed at all indices first; "
+    "with `doubled_scans` running sums that decay take a few rounds; "
     "with `reduced_products` there is a product for each direction in which it is reduced; "
     "with `single_products` sums of several products, such as those of complex numbers, have one each; with "
     "`split_k` behind these names long sums of products are those of slices; with `levels` stages that read no other "

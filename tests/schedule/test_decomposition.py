@@ -1,6 +1,7 @@
 """Decompositions of workloads that no kernel class takes as a whole: their steps, and what their kernels compute."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 import pytest
@@ -117,6 +118,18 @@ O[h, i, e] = sum over w < 70 of float32(float16(P[h, i, w])) * float32(V[h, w, e
 Y[h, i, e] = float16(O[h, i, e] / U[h, i])"""
 
 
+DECAYED = {
+    "a moving average": "X: float32[24, 75]\nY[i, t < 75] = sum over s < 75 of "
+    "select(s <= t, exp(-0.05 * float32(t - s)) * X[i, s], 0.0)",
+    "discounted returns": "R: float32[9, 70]\nG: float32[9]\nY[i, t < 70] = sum over s < 70 of "
+    "select(s >= t, pow(1 / (1 + exp(-G[i])), float32(s - t)) * R[i, s], 0.0)",
+    "weights of earlier keys": "K: float32[2, 70, 24]\nV: float32[2, 70, 24]\nD: float32[24]\n"
+    "A[b, t < 70, c] = sum over s < 70 of "
+    "select(s < t, exp(K[b, s, c] - abs(D[c]) * float32(t - s)) * V[b, s, c], 0.0)\n"
+    "Z[b, t < 70, c] = sum over s < 70 of select(s < t, exp(K[b, s, c] - abs(D[c]) * float32(t - s)), 0.0)\n"
+    "Y[b, t, c] = A[b, t, c] / (Z[b, t, c] + 1)",
+}
+"""Sums of what is earlier, or later, and counts the less the further it is away."""
 EXPERTS = """
 X: float16[24, 72]
 E: int32[24, 2]
@@ -186,6 +199,7 @@ WORKLOADS: dict[str, Callable[[], Workload]] = {
         "float32(X[n, y + r - 1, x + s - 1, c]), 0.0)"
     ),
     "groups": _image(2, 8, "float32", "NHWC", groups=2, dilation=2),
+    **{name: partial(parse_workload, text) for name, text in DECAYED.items()},
     "experts of rows": lambda: parse_workload(EXPERTS),
     "gradients of attention": lambda: parse_workload(GRADIENTS),
 }
@@ -240,6 +254,20 @@ def test_the_least_of_many_distances_is_computed_in_steps_by_default() -> None:
     workload = parse_workload(f"{rows}{distances}N[i] = min over j < 256 of D[i, j]")
     assert [s.name for s in sketches_for(workload, H200)] == ["cuda_loops", "cuda_decomposed"]
     assert default_schedule(workload, H200).sketch == "cuda_decomposed"
+
+
+@pytest.mark.parametrize("name", DECAYED)
+def test_sums_that_decay_take_few_rounds(name: str) -> None:
+    """Of 70 places, eight are added up, and then eight of these sums. A step may have several rounds."""
+    steps = dict(decompositions(WORKLOADS[name](), _has_class))["doubled_scans"]
+    assert len(steps) <= 4
+    assert not any(stage.reduce_axes for step in steps for stage in step.stages)
+
+
+def test_a_rate_that_is_read_at_each_place_is_left_as_it_is() -> None:
+    """Some of its powers may be beyond all floats where those of the whole sum are not."""
+    text = "L: float32[70]\nY[t < 70] = sum over s < 70 of select(s <= t, exp(L[t] - L[s]) * L[s], 0.0)"
+    assert "doubled_scans" not in dict(decompositions(parse_workload(text), _has_class))
 
 
 def test_products_with_the_experts_of_rows_are_computed_with_all_experts() -> None:
