@@ -25,7 +25,7 @@ LEAST_CAPABILITY, LEAST_CAPABILITY_FLOAT8 = 80, 89
 
 
 @dataclass(frozen=True, slots=True)
-class _Pair:
+class _HalfPair:
     """Two float16 numbers in the word ``text``; ``most``: they are whole numbers of at most that magnitude. ``behind``:
     what is still to be subtracted from both."""
 
@@ -54,7 +54,7 @@ class ExactHalves:
                 return f"{self.fn.use('mul_half2')}({self._whole(a)}, {self._whole(b)})"
         return None
 
-    def _exact(self, e: Expr) -> _Pair | None:
+    def _exact(self, e: Expr) -> _HalfPair | None:
         """Return ``e``, whose values float16 holds."""
         if isinstance(e, Broadcast):
             return self._exact_cast(e.value, broadcast=True)
@@ -65,15 +65,15 @@ class ExactHalves:
             if isinstance(b, Const):
                 whole = int(b.value) if float(b.value).is_integer() and 0 <= b.value < _WHOLE else None
                 within = whole is not None and a.most + whole <= _HELD and a.behind + whole <= _HELD
-                return _Pair(a.text, a.most + whole, a.behind + whole) if whole is not None and within else None
+                return _HalfPair(a.text, a.most + whole, a.behind + whole) if whole is not None and within else None
             other = self._exact(e.b)
             if other is None or other.most is None or a.most + other.most > _HELD:
                 return None
             text = f"{self.fn.use('sub_half2')}({self._whole(a)}, {self._whole(other)})"
-            return _Pair(text, a.most + other.most)
+            return _HalfPair(text, a.most + other.most)
         return self._exact_cast(e, broadcast=False)
 
-    def _exact_cast(self, e: Expr, *, broadcast: bool) -> _Pair | None:
+    def _exact_cast(self, e: Expr, *, broadcast: bool) -> _HalfPair | None:
         """Return a cast of what float16 holds, or such a load."""
         value = e.value if isinstance(e, Cast) and e.type in (float32, float16) else e
         if value is e and not isinstance(e, Load):
@@ -87,17 +87,17 @@ class ExactHalves:
         a, b = (self.emitter.value(x) for x in (low, high))
         if value.dtype == int8:
             word = f"{self.fn.use('pair_of_bytes')}({a.unary} ^ 0x80, {b.unary} ^ 0x80)"
-            return _Pair(word, _SIGN, _WHOLE + _SIGN)
-        return _Pair(f"{self.fn.use('pair_of_whole')}({a.text}, {b.text})", most, _WHOLE)
+            return _HalfPair(word, _SIGN, _WHOLE + _SIGN)
+        return _HalfPair(f"{self.fn.use('pair_of_whole')}({a.text}, {b.text})", most, _WHOLE)
 
-    def _of_bits(self, low: Expr, high: Expr, bits: int) -> _Pair | None:
+    def _of_bits(self, low: Expr, high: Expr, bits: int) -> _HalfPair | None:
         a, b = raw_bits(self.emitter, low), raw_bits(self.emitter, high)
         if a is None or b is None:
             return None
         word = f"((unsigned){a.unary} | (unsigned){b.unary} << {bits})"
-        return _Pair(word if bits == 16 else f"{self.fn.use('e4m3_to_half2')}({word})")
+        return _HalfPair(word if bits == 16 else f"{self.fn.use('e4m3_to_half2')}({word})")
 
-    def _whole(self, pair: _Pair) -> str:
+    def _whole(self, pair: _HalfPair) -> str:
         """Return a pair with nothing left to be subtracted."""
         if not pair.behind:
             return pair.text
