@@ -33,7 +33,6 @@ from ....te.functions import equal
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.scatter import ScatterProblem
 from ...space.columns import Size
-from ...tile.accumulation import Accumulation
 from ...tile.delinearize import axis_indices
 from ...tile.names import FreshNameWriter
 from ...tile.stage_body import scalar_at
@@ -72,13 +71,6 @@ class ScatterSizes:
     resident: Size
 
 
-def accumulation_of(problem: ScatterProblem) -> Accumulation:
-    """Return how terms are reduced."""
-    stage = problem.scatter.stage
-    assert stage.reducer is not None
-    return Accumulation(stage.reducer, stage.body.dtype, stage.tensor.dtype)
-
-
 def scatter_kernel(problem: ScatterProblem, sizes: ScatterSizes) -> Kernel:
     """Return the kernel of one setting."""
     return _ScatterKernelWriter(problem, sizes).kernel()
@@ -88,7 +80,7 @@ class _ScatterKernelWriter:
     def __init__(self, problem: ScatterProblem, sizes: ScatterSizes) -> None:
         self.p, self.s = problem, sizes
         self.w = w = FreshNameWriter(problem.names)
-        self.accumulation = accumulation_of(problem)
+        self.accumulation = problem.accumulation
         self.dtype = self.accumulation.accumulator_dtype
         self.sort = TermSort(w, problem, sizes.chunks, sizes.buckets)
         self.pieces: Buffer | None = None

@@ -35,7 +35,7 @@ from ...tile.accumulation import Accumulation
 from ...tile.delinearize import axis_indices
 from ...tile.names import FreshNameWriter
 from ...tile.stage_body import scalar_at
-from .kernel import accumulation_of, instead
+from .kernel import instead
 
 JOINING_WARPS, JOINED_AT_ONCE = 8, 8
 """Warps that share the blocks of the first launch when these are joined, and how many a thread loads at once."""
@@ -71,7 +71,7 @@ def private_scatter_kernel(problem: ScatterProblem, sizes: PrivateScatterSizes) 
 class _PrivateKernelWriter:
     def __init__(self, problem: ScatterProblem, sizes: PrivateScatterSizes) -> None:
         self.p, self.s = problem, sizes
-        self.how: Accumulation = accumulation_of(problem)
+        self.how: Accumulation = problem.accumulation
         self.dtype = self.how.accumulator_dtype
         (self.identity,) = self.how.identity
         self.w = FreshNameWriter(problem.names)

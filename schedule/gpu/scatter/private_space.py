@@ -24,7 +24,6 @@ from ..occupancy import limits_of
 from ..peaks import gpu_peaks
 from ..plan import GpuPlan
 from ..quantities import GPU_QUANTITIES, gpu_columns
-from .kernel import accumulation_of
 from .private_kernel import JOINED_AT_ONCE, JOINING_WARPS, PrivateScatterSizes, private_scatter_kernel
 from .space import L2_SECONDS
 
@@ -67,7 +66,7 @@ class PrivateScatterPlan(GpuPlan):
         vectors = p.terms // width
         parts = self._parts(per_sm, vectors, threads)
         of_part = -(-vectors // parts)
-        shared = p.keys * threads * accumulation_of(p).accumulator_dtype.bytes
+        shared = p.keys * threads * p.accumulation.accumulator_dtype.bytes
         registers = REGISTERS + 2 * unroll * width
         return PrivateScatterSizes(
             threads=threads,
@@ -148,7 +147,7 @@ def _plan(workload: Workload, target: Target) -> PrivateScatterPlan | None:
     problem = scatter_problem(workload)
     if problem is None or problem.columns > 1:
         return None
-    most = limits_of(target).shared_bytes_per_block // (WARP_LANES * accumulation_of(problem).accumulator_dtype.bytes)
+    most = limits_of(target).shared_bytes_per_block // (WARP_LANES * problem.accumulation.accumulator_dtype.bytes)
     return PrivateScatterPlan(problem, target) if problem.keys <= most else None
 
 

@@ -23,7 +23,7 @@ from ..memory_prior import BLOCK_CYCLES, LOAD_LATENCY_SECONDS, TILE_SECONDS, Mem
 from ..peaks import GpuPeaks, gpu_peaks
 from ..plan import GpuPlan
 from ..quantities import GPU_QUANTITIES, gpu_columns
-from .kernel import ScatterSizes, accumulation_of, scatter_kernel
+from .kernel import ScatterSizes, scatter_kernel
 from .rank import VECTOR, ranking_block
 from .sort import BUCKET_WARPS, LOADED_COUNTS, MOST_SHARES, MOST_WARPS
 
@@ -132,7 +132,7 @@ class ScatterPlan(GpuPlan):
         p = self.problem
         buckets, width, per_row, vectors, splits, rows, unroll, shared_rows = (columns.ints(k.name) for k in self.knobs)
         threads, all_vectors = per_row * splits * rows, p.columns // width
-        words = max(1, accumulation_of(p).accumulator_dtype.bytes // 4) * vectors * width
+        words = max(1, p.accumulation.accumulator_dtype.bytes // 4) * vectors * width
         row_parts = -(-all_vectors // (per_row * vectors))
         shared = np.where(splits * rows > 1, threads * words * 4, 0) + 8 * rows
         registers = SPARE_REGISTERS + words * (1 + unroll) + unroll
