@@ -21,9 +21,9 @@ from .stmt import (
     Stmt,
     Store,
     expressions,
-    map_below,
     substatements,
     walk_statements,
+    with_statements,
 )
 
 
@@ -55,7 +55,10 @@ def map_statements(stmt: Stmt, f: Callable[[Stmt], Stmt]) -> Stmt:
 
     Sequences are flattened, and statements that ``f`` makes empty disappear from them.
     """
-    return f(map_below(stmt, lambda s: map_statements(s, f)))
+    below = list[Stmt]()
+    for s in substatements(stmt):
+        below.append(map_statements(s, f))
+    return f(with_statements(stmt, below) if below else stmt)
 
 
 def map_expressions(stmt: Stmt, f: Callable[[Expr], Expr]) -> Stmt:

@@ -1,6 +1,6 @@
 """Statements and kernels. All of them are frozen: a transformation returns a new value."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from itertools import pairwise
@@ -292,7 +292,11 @@ def substatements(stmt: Stmt) -> tuple[Stmt, ...]:
 
 def with_statements(stmt: Stmt, below: Sequence[Stmt]) -> Stmt:
     """Return ``stmt`` with other statements directly below it; ``stmt`` itself where they are the same. Sequences are
-    flattened."""
+    flattened.
+
+    Passes rewrite these in loops, not by functions of functions: statements stand hundreds of levels deep, and Python
+    allows a thousand calls within each other.
+    """
     old = substatements(stmt)
     if len(old) == len(below) and all(map(is_, old, below)):
         return stmt
@@ -302,12 +306,6 @@ def with_statements(stmt: Stmt, below: Sequence[Stmt]) -> Stmt:
         case If():
             return replace(stmt, then=below[0])
     return seq(*below)
-
-
-def map_below(stmt: Stmt, f: Callable[[Stmt], Stmt]) -> Stmt:
-    """Return ``stmt`` with ``f`` of each statement directly below it in its place."""
-    below = substatements(stmt)
-    return with_statements(stmt, [f(s) for s in below]) if below else stmt
 
 
 def expressions(stmt: Stmt) -> tuple[Expr, ...]:

@@ -36,7 +36,7 @@ from ...ir.linear_form import linear_form
 from ...ir.provenance import rewrites
 from ...ir.rewrite import free_variables, loads_of
 from ...ir.simplify import simplify_kernel
-from ...ir.stmt import Allocate, For, If, Kernel, LoopKind, Seq, Stmt, Store, map_below, seq
+from ...ir.stmt import Allocate, For, If, Kernel, LoopKind, Seq, Stmt, Store, seq, substatements, with_statements
 from .copies import FreshNames, bound_names, replace_names
 
 BLOCK = 256
@@ -68,10 +68,13 @@ def block_sums(kernel: Kernel) -> Kernel:
 
 @rewrites
 def _statement(stmt: Stmt, names: FreshNames) -> Stmt:
-    done = map_below(stmt, lambda s: _statement(s, names))
+    below = list[Stmt]()
+    for s in substatements(stmt):
+        below.append(_statement(s, names))
+    done = with_statements(stmt, below)
     match done:
         case Allocate(buffer=buffer) if buffer.scope in (MemoryScope.REGISTER, MemoryScope.LOCAL):
-            return map_below(done, lambda s: _blocked(s, buffer, names)) if buffer.dtype == float32 else done
+            return replace(done, body=_blocked(done.body, buffer, names)) if buffer.dtype == float32 else done
     return done
 
 
@@ -84,7 +87,10 @@ def _blocked(stmt: Stmt, buffer: Buffer, names: FreshNames) -> Stmt:
             most = max((a.count for a in places.values()), default=0) if places is not None else 0
             if places and kind is LoopKind.SERIAL and most <= BLOCK and _are_apart(places):
                 return _cut(stmt, buffer, places, names) if most * extent >= 2 * BLOCK else stmt
-    return map_below(stmt, lambda s: _blocked(s, buffer, names))
+    below = list[Stmt]()
+    for s in substatements(stmt):
+        below.append(_blocked(s, buffer, names))
+    return with_statements(stmt, below)
 
 
 def _additions(stmt: Stmt, buffer: Buffer) -> _Places | None:

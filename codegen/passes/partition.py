@@ -46,10 +46,10 @@ from ...ir.stmt import (
     Seq,
     Stmt,
     expressions,
-    map_below,
     seq,
     substatements,
     walk_statements,
+    with_statements,
 )
 from .conditions import conjuncts
 from .copies import FreshNames, bound_names, replace_names
@@ -103,7 +103,10 @@ class _LoopPartitioner:
         match stmt:
             case For(kind=LoopKind.SERIAL | LoopKind.PARALLEL):
                 return self.loop(stmt)
-        return map_below(stmt, self.statement)
+        below = list[Stmt]()
+        for s in substatements(stmt):
+            below.append(self.statement(s))
+        return with_statements(stmt, below)
 
     @rewrites
     def loop(self, loop: For, done: frozenset[Expr] = frozenset()) -> Stmt:

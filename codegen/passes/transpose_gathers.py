@@ -18,7 +18,7 @@ from ...ir.expr import Broadcast, Expr, Load, Ramp, Select, index, walk
 from ...ir.linear_form import LinearForm, flat_form
 from ...ir.provenance import rewrites
 from ...ir.rewrite import map_expr
-from ...ir.stmt import Allocate, Kernel, Seq, Stmt, Store, map_below, seq
+from ...ir.stmt import Allocate, Kernel, Seq, Stmt, Store, seq, substatements, with_statements
 from .copies import FreshNames, bound_names
 
 LEAST_STRIDE = 5
@@ -33,9 +33,10 @@ def transpose_gathers(kernel: Kernel) -> Kernel:
 
     @rewrites
     def statement(stmt: Stmt) -> Stmt:
-        if isinstance(stmt, Seq):
-            return _with_transposes([statement(s) for s in stmt.statements], inputs, names)
-        return map_below(stmt, statement)
+        below = list[Stmt]()
+        for s in substatements(stmt):
+            below.append(statement(s))
+        return _with_transposes(below, inputs, names) if isinstance(stmt, Seq) else with_statements(stmt, below)
 
     return replace(kernel, body=statement(kernel.body))
 

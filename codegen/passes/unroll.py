@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ...ir.expr import index
 from ...ir.provenance import rewrites
-from ...ir.stmt import For, Kernel, LoopKind, Stmt, Store, map_below, seq, walk_statements
+from ...ir.stmt import For, Kernel, LoopKind, Stmt, Store, seq, substatements, walk_statements, with_statements
 from .copies import FreshNames, bound_names, replace_names
 
 MOST_STATEMENTS = 8192
@@ -35,7 +35,10 @@ def _statement(stmt: Stmt, names: FreshNames) -> Stmt:
             for value in range(1, extent):
                 copies.append(replace_names(inner, {var: index(value)}, {b: names.fresh(b) for b in bound}))
             return seq(*copies)
-    return map_below(stmt, lambda s: _statement(s, names))
+    below = list[Stmt]()
+    for s in substatements(stmt):
+        below.append(_statement(s, names))
+    return with_statements(stmt, below)
 
 
 def stores(stmt: Stmt) -> int:

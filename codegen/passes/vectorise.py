@@ -51,10 +51,10 @@ from ...ir.stmt import (
     Stmt,
     Store,
     expressions,
-    map_below,
     seq,
     substatements,
     walk_statements,
+    with_statements,
 )
 from ...schedule.loop_nest.nest import identity
 from .conditions import conjuncts
@@ -136,7 +136,10 @@ def _statement(stmt: Stmt, facts: _KernelFacts) -> Stmt:
                 return For(var, extent, facts.without_form, inner)
         case Launch():
             facts = replace(facts, without_form=LoopKind.UNROLLED)
-    return map_below(stmt, lambda s: _statement(s, facts))
+    below = list[Stmt]()
+    for s in substatements(stmt):
+        below.append(_statement(s, facts))
+    return with_statements(stmt, below)
 
 
 @dataclass(slots=True)

@@ -39,10 +39,10 @@ from ....ir.stmt import (
     Launch,
     Seq,
     Stmt,
-    map_below,
     seq,
     substatements,
     walk_statements,
+    with_statements,
 )
 from ...passes.conditions import conjuncts
 
@@ -142,7 +142,10 @@ def _hoist_conditions(stmt: Stmt) -> Stmt:
     if isinstance(stmt, For):
         terms = _conditions(stmt)
         return If(logical_and(*terms), _without(stmt, terms)) if terms else stmt
-    return stmt if isinstance(stmt, If) else map_below(stmt, _hoist_conditions)
+    below = list[Stmt]()
+    for s in () if isinstance(stmt, If) else substatements(stmt):
+        below.append(_hoist_conditions(s))
+    return stmt if isinstance(stmt, If) else with_statements(stmt, below)
 
 
 def _conditions(stmt: Stmt) -> tuple[Expr, ...]:
@@ -167,7 +170,10 @@ def _without(stmt: Stmt, terms: tuple[Expr, ...]) -> Stmt:
         rest = [t for t in conjuncts(stmt.condition) if t not in terms]
         inner = _without(stmt.then, terms)
         return If(logical_and(*rest), inner) if rest else inner
-    return map_below(stmt, lambda s: _without(s, terms))
+    below = list[Stmt]()
+    for s in substatements(stmt):
+        below.append(_without(s, terms))
+    return with_statements(stmt, below)
 
 
 def _may_diverge(stmt: Stmt) -> bool:

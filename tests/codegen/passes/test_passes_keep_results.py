@@ -5,9 +5,12 @@ import pytest
 
 from tests.random_expressions import random_workload
 from tilewright.codegen.passes.pipeline import LOOP_PASSES, run_passes
+from tilewright.core.dtypes import float32
 from tilewright.core.streams import stream
+from tilewright.ir.buffer import Buffer, MemoryScope
+from tilewright.ir.expr import Load, index
 from tilewright.ir.interpret import interpret
-from tilewright.ir.stmt import For, LoopKind, walk_statements
+from tilewright.ir.stmt import Allocate, For, Kernel, LoopKind, Stmt, Store, seq, walk_statements
 from tilewright.ir.verify import verify
 from tilewright.runtime.devices import host_target
 from tilewright.schedule.loop_nest.nest import loop_nest
@@ -66,3 +69,17 @@ def test_a_plain_nest_passes_through() -> None:
     after = run_passes(kernel)
     assert [name for name, _ in after] == [name for name, _ in LOOP_PASSES]
     verify(after[-1][1])
+
+
+def test_statements_may_stand_hundreds_of_levels_deep() -> None:
+    """Kernels of several windows have so many buffers in registers, each of which stands around what uses it."""
+    depth = 150
+    x, y = (Buffer(name, (depth,), float32) for name in "XY")
+    body: Stmt = Store(y, (index(0),), Load(x, (index(0),)))
+    for n in range(depth):
+        register = Buffer(f"r{n}", (1,), float32, MemoryScope.REGISTER)
+        copied = Store(register, (index(0),), Load(x, (index(n),)))
+        body = Allocate(register, seq(copied, Store(y, (index(n),), Load(register, (index(0),))), body))
+    *_, (_, after) = run_passes(Kernel("nested", (x,), (y,), (), body))
+    data = {"X": np.arange(depth, dtype=np.float32)}
+    np.testing.assert_array_equal(interpret(after, data)["Y"], data["X"])
