@@ -63,7 +63,7 @@ def block_sums(kernel: Kernel) -> Kernel:
     """Add up the sums of float32 that the kernel keeps in private buffers in blocks, where they are long."""
     names = FreshNames(bound_names(kernel.body) | {b.name for b in kernel.parameters})
     body = _statement(kernel.body, names)
-    return kernel if body == kernel.body else simplify_kernel(replace(kernel, body=body))
+    return kernel if body is kernel.body else simplify_kernel(replace(kernel, body=body))
 
 
 @rewrites
