@@ -23,6 +23,7 @@ ROWS: dict[str, tuple[str, ...]] = {
         "2026-11-28-h200-memory-odd",
         "2026-11-28-h200-memory-odd-norms",
         "2026-11-29-h200-memory-running-sums",
+        "2026-11-29-h200-memory-scatters",
     ),
     "attention": (
         "2026-11-27-h200-attention-d128",
@@ -46,6 +47,7 @@ ROWS: dict[str, tuple[str, ...]] = {
         "2026-11-29-h200-convolution-depthwise-channels-first",
         "2026-11-29-h200-convolution-channels-first-more",
     ),
+    "gradients of convolutions towards filters, a stem of volumes": ("2026-11-29-h200-convolution-weight-gradients",),
     "convolutions, float32 as TF32": ("2026-11-28-h200-convolution-tf32", "2026-11-28-h200-convolution-tf32-rest"),
     "products of 8-bit floats, with scales of tensors or blocks": (
         "2026-11-27-h200-types-fp8",
