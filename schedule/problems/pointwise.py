@@ -166,7 +166,7 @@ def _of_few_elements(workload: Workload) -> tuple[Stage, ...] | None:
     inputs = {b.name for b in workload.inputs}
     for s in (s for s in inlined.stages if s.reducer is not None):
         loads = {load for load in loads_of(s.body) if free_variables(load) & {a.name for a in s.reduce_axes}}
-        many = prod(a.extent for a in s.reduce_axes) * len(loads) > MOST_OF_SEVERAL
+        many = prod(a.extent for a in s.reduce_axes) * max(1, len(loads)) > MOST_OF_SEVERAL
         if many or _is_product(s) or not {load.buffer.name for load in loads_of(s.body)} <= inputs:
             return None
     written = (s if s.reducer is None else Stage(s.tensor, s.axes, _of_all_points(s)) for s in inlined.stages)

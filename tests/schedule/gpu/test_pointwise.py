@@ -539,3 +539,16 @@ def test_points_beyond_a_window_are_not_read() -> None:
     problem = pointwise_of(workload)
     assert problem is not None and len(problem.distinct_loads) == 2 * 3
     assert assert_agrees(SKETCH, workload, 4) == 4
+
+
+def test_long_sums_of_what_does_not_change_are_not_written_out() -> None:
+    """The first two have an element each, which no point of the sum changes."""
+    workload = parse_workload(
+        "A: float32[40]\nB: float32[40]\nS[i] = sum over k < 700 of A[i]\nT[i] = max over k < 700 of B[i]\n"
+        "Y[i] = S[i] + T[i]"
+    )
+    assert not SKETCH.matches(workload, H200)
+    few = parse_workload(
+        "A: float32[40]\nS[i] = sum over k < 3 of A[i]\nT[i] = max over k < 3 of A[i]\nY[i] = S[i] + T[i]"
+    )
+    assert SKETCH.matches(few, H200)
