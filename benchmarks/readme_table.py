@@ -59,9 +59,9 @@ ROWS: dict[str, tuple[str, ...]] = {
     "whole models, float32, batch 1, processor": ("2026-11-27-epyc-2-cores-cpu-models",),
     "the same on an Intel Xeon": ("2026-11-28-xeon-2-cores-cpu-models",),
     "all operators, and odd shapes, processor": (
-        "2026-11-29-epyc-2-cores-cpu-3f7a7417",
-        "2026-11-29-epyc-2-cores-cpu-odd-3f7a7417",
-        "2026-11-29-epyc-2-cores-cpu-odd-softmax-3f7a7417",
+        "2026-11-29-epyc-2-cores-cpu-fa7347a6",
+        "2026-11-29-epyc-2-cores-cpu-odd-fa7347a6",
+        "2026-11-29-epyc-2-cores-cpu-odd-softmax-fa7347a6",
     ),
     "all operators, and odd shapes, on an Intel Xeon": (
         "2026-11-28-xeon-2-cores-cpu",
