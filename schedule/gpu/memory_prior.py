@@ -79,7 +79,8 @@ def memory_bound_seconds(peaks: GpuPeaks, traffic: MemoryTraffic) -> Floats:
     body = np.maximum(body, peaks.seconds(1.0) * BLOCK_CYCLES * blocks)
     exposed = EXPOSED * (resources.sum(axis=0) - slowest + rounds * LOAD_LATENCY_SECONDS) / resident
     tail = TAIL * body / rounds
-    return peaks.launch_seconds + body + exposed + tail
+    found: Floats = peaks.launch_seconds + body + exposed + tail
+    return found
 
 
 def _resource_seconds(peaks: GpuPeaks, traffic: MemoryTraffic, busy: Floats) -> Floats:

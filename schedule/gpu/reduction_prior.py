@@ -52,4 +52,5 @@ def bytes_for_run(contiguous_bytes: Ints) -> Floats:
 def overlapped_seconds(*seconds: NDArray[np.floating[Any]]) -> Floats:
     """Return how long several things take that go on at once: the longest of them, and more where others are nearly as
     long, since these hide one another only in part. The exponent is a guess."""
-    return np.sum([each**4 for each in seconds], axis=0) ** 0.25
+    found: Floats = np.sum([each**4 for each in seconds], axis=0) ** 0.25
+    return found

@@ -57,7 +57,8 @@ class Columns:
     @property
     def plainest(self) -> Bools:
         """Where every knob has its first value, bool[n]."""
-        return (self.codes == 0).all(axis=1)
+        found: Bools = (self.codes == 0).all(axis=1)
+        return found
 
     def kept(self, rows: Bools) -> "Columns":
         return Columns(self.knobs, self.codes[rows], self.defaults)

@@ -272,7 +272,8 @@ def _cumulative(weights: Floats, group: Ints, first: Ints, totals: Floats) -> Fl
         return None
     running = np.cumsum(weights / totals[group])
     before = np.concatenate([[0.0], running])[first]
-    return group + np.minimum(running - before[group], 1.0)
+    found: Floats | None = group + np.minimum(running - before[group], 1.0)
+    return found
 
 
 def _steps(buckets: Iterable[_Bucket], rules: Sequence[_Rule]) -> Iterator[tuple[_Bucket, tuple[Constraint, ...]]]:

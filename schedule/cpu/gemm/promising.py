@@ -46,7 +46,8 @@ def promising(product: BlockedProduct, c: Columns) -> Bools:
 def _tiles_are_fast(product: BlockedProduct, s: CpuGemmSizes[Ints]) -> Bools:
     """Return whether all register tiles together take little more time than the best ones do."""
     cost = s.m_tiles * s.mr * s.n_computed * product.slowdown(s)
-    return cost <= cost.min() * (1 + TILE_SLACK)
+    found: Bools = cost <= cost.min() * (1 + TILE_SLACK)
+    return found
 
 
 def _tasks_are_even(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints]) -> Bools:
@@ -62,7 +63,8 @@ def _tasks_are_even(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints]) 
     blocks = block_bytes(s, columns_inside)
     fewer = np.where((m_blocks > 1) | (n_blocks > 1), s.tasks // 2, 0)
     ok &= (fewer < TASKS_PER_THREAD * threads) | (4 * blocks > CACHE_BYTES)
-    return ok & (blocks <= CACHE_BYTES)
+    found: Bools = ok & (blocks <= CACHE_BYTES)
+    return found
 
 
 def block_bytes(s: CpuGemmSizes[Ints], columns_inside: Bools) -> Ints:

@@ -185,7 +185,8 @@ class CpuGemmPlan(SizedPlan):
     def _is_canonical(tiles: Ints, blocks: Ints) -> Bools:
         """Return whether ``blocks`` blocks of even sizes are needed for ``tiles`` register tiles: fewer would do the
         same else."""
-        return ceil_div(tiles, ceil_div(tiles, blocks)) == blocks
+        found: Bools = ceil_div(tiles, ceil_div(tiles, blocks)) == blocks
+        return found
 
     def _has_columns(self, c: Columns, vectors: Ints | int) -> Bools:
         """Return whether ``n_blocks`` blocks of even sizes are needed for panels of ``vectors``, bool[n]."""

@@ -92,12 +92,14 @@ def _last_vector(c: Columns) -> Ints:
 def _unrolls_steps(tiles: LoopTileAxes, c: Columns) -> Bools:
     longest = max((prod(a.extent for a in s.reduce_axes) for s in tiles.group.reductions), default=1)
     unroll = c.ints("unroll")
-    return (unroll == 1) | (unroll <= -(-longest // c.ints("lanes"))) | c.flags("vectorise", COLUMNS)
+    found: Bools = (unroll == 1) | (unroll <= -(-longest // c.ints("lanes"))) | c.flags("vectorise", COLUMNS)
+    return found
 
 
 def _is_needed(task_tiles: Ints, count: Ints) -> Bools:
     """A task of more register tiles than there are is the same as one of fewer."""
-    return (task_tiles == 1) | (task_tiles < 2 * count)
+    found: Bools = (task_tiles == 1) | (task_tiles < 2 * count)
+    return found
 
 
 def _packed_at_most(tiles: LoopTileAxes) -> int:

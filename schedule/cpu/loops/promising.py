@@ -63,7 +63,8 @@ def _suits_window(tiles: LoopTileAxes, c: Columns) -> Bools:
     steps = max(prod(a.extent for a in stage.reduce_axes) for stage in tiles.group.reductions)
     whole = c.ints("column_tiles") * tile_sizes(tiles, c).columns >= tiles.extent(tiles.column)
     suits = whole & (c.ints("row_tiles") == 1) & (c.ints("rows") >= c.ints("planes"))
-    return suits & (c.ints("unroll") == steps) & c.flags("pack", NO_PACK)
+    found: Bools = suits & (c.ints("unroll") == steps) & c.flags("pack", NO_PACK)
+    return found
 
 
 def _window_registers(tiles: LoopTileAxes, target: Target, c: Columns) -> Ints:
@@ -91,7 +92,8 @@ def keeps_rules(tiles: LoopTileAxes, target: Target, c: Columns) -> Bools:
 def _is_small(tiles: LoopTileAxes, target: Target, c: Columns) -> Bools:
     unroll = c.ints("unroll")
     statements = accumulator_registers(tiles, target, c) * unroll * tiles.group.same_shape
-    return (statements <= MOST_BODY) | (unroll == 1)
+    found: Bools = (statements <= MOST_BODY) | (unroll == 1)
+    return found
 
 
 def _packing_pays(tiles: LoopTileAxes, c: Columns) -> Bools:

@@ -225,7 +225,8 @@ def _gathered_share(rows: Ints, lanes: Ints) -> Floats:
     rest = rows % lanes
     blocks = rows // lanes + sum((rest >> bit) & 1 for bit in range(LEAST_TRANSPOSED.bit_length() - 1, 8))
     each = lanes * (blocks + rest % LEAST_TRANSPOSED) / rows
-    return (each - 1) / np.maximum(lanes - 1, 1)
+    found: Floats = (each - 1) / np.maximum(lanes - 1, 1)
+    return found
 
 
 def _row_columns(group: FusedGroup, target: Target, c: Columns) -> dict[str, Ints | Floats | float]:

@@ -41,7 +41,8 @@ def winograd_seconds(product: BlockedProduct, c: Columns, peaks: CpuPeaks) -> Fl
     panels = np.where(far, u * filters.passes, 0.0) / peaks.l2_read_bytes_per_second
     multiply = multiply_seconds(product, s, peaks)
     seconds = joined(multiply, panels, caches, memory) + packing + _transform_seconds(product, c, peaks)
-    return peaks.launch_seconds + seconds + first_panel_seconds(product, s, peaks) / POINTS
+    found: Floats = peaks.launch_seconds + seconds + first_panel_seconds(product, s, peaks) / POINTS
+    return found
 
 
 def _transform_seconds(product: BlockedProduct, c: Columns, peaks: CpuPeaks) -> Floats:

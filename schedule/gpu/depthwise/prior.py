@@ -52,7 +52,8 @@ def depthwise_seconds(problem: Depthwise, target: Target, sizes: DepthwiseSizes,
     waves, cycle = blocks / at_once, found.seconds(1.0)
     slower = np.maximum(memory, waves * s.rounds * s.steps * step * cycle)
     waits = waves * (START_CYCLES + (s.stages == 2) * s.rounds * s.steps * LATENCY_CYCLES)
-    return found.launch_seconds + waits * cycle + slower
+    result: Floats = found.launch_seconds + waits * cycle + slower
+    return result
 
 
 def _shared_bytes(problem: Depthwise, s: DepthwiseSizes) -> Floats:
@@ -64,4 +65,5 @@ def _shared_bytes(problem: Depthwise, s: DepthwiseSizes) -> Floats:
     access = np.maximum(CHUNK_CHANNELS * SWIZZLE_ROWS / (pixels * s.vector_width), 1) * s.vector_width * size
     accesses = 2 * s.seen // HALO_UNIT + 4 / s.block_h
     moved = 2 * s.strips * s.row_room * s.tile_c * size
-    return s.threads * accesses * access + moved
+    found: Floats = s.threads * accesses * access + moved
+    return found

@@ -80,11 +80,13 @@ class DepthwisePlan(GpuPlan):
 
     def _pixels_lie_apart(self, columns: Columns) -> Bools:
         chunks, rest = np.divmod(columns.ints("threads") // WARP_LANES * columns.ints("vector_width"), CHUNK_CHANNELS)
-        return (rest == 0) & ((chunks % 2 == 1) | (chunks == 8))
+        found: Bools = (rest == 0) & ((chunks % 2 == 1) | (chunks == 8))
+        return found
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
         seconds = self.prior_seconds(columns, peaks)
-        return seconds <= NEAR * seconds.min()
+        found: Bools = seconds <= NEAR * seconds.min()
+        return found
 
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
         return depthwise_seconds(self.problem, self.target, self.sizes(columns), peaks)

@@ -37,4 +37,5 @@ def prior_seconds(gemm: Gemm, s: GemmMfmaSizes[Ints], limits: GpuLimits, peaks: 
     store = at_once * 8 * s.tile_m * s.tile_n / peaks.shared_bytes_per_cycle
     busy = -(-blocks // at_once) * (s.k_iters * iteration + store)
     moved = sum(b.bytes for b in (*gemm.inputs, *(r.tensor for r in gemm.results)))
-    return peaks.launch_seconds + np.maximum(busy / peaks.clock_hz, moved / peaks.memory_bytes_per_second)
+    found: Floats = peaks.launch_seconds + np.maximum(busy / peaks.clock_hz, moved / peaks.memory_bytes_per_second)
+    return found

@@ -170,7 +170,8 @@ class GemvPlan(GpuPlan):
     def _small_blocks(self, size: GemvSizes[Ints]) -> Bools:
         """Return where blocks are light enough for a small B."""
         most = MOST_REGISTERS_SMALL_NARROW if self.narrow else MOST_REGISTERS_SMALL
-        return ((size.registers <= most) | (size.loads == 1)) & (size.threads <= MOST_THREADS_SMALL)
+        found: Bools = ((size.registers <= most) | (size.loads == 1)) & (size.threads <= MOST_THREADS_SMALL)
+        return found
 
     def _busy(self, size: GemvSizes[Ints]) -> Bools:
         """Return where memory is busy while it reads a large B. Where a load of less than 16 bytes takes a whole
@@ -186,7 +187,8 @@ class GemvPlan(GpuPlan):
         narrowest = 1 if b_is_k_major(self.product) else 4 * b_vector_elements(self.product)
         least_blocks = min(self.target.threads * 3 // 4, n // narrowest)
         worth_a_block = (size.threads >= LEAST_THREADS) & (size.loads >= LEAST_LOADS) & (size.blocks >= least_blocks)
-        return busy & worth_a_block & (size.block_n - n < max(n, WARP_LANES))
+        found: Bools = busy & worth_a_block & (size.block_n - n < max(n, WARP_LANES))
+        return found
 
     def _in_flight(self, size: GemvSizes[Ints]) -> Ints:
         """Bytes of B that a multiprocessor has in flight."""

@@ -77,11 +77,15 @@ class MlpPlan(GpuPlan):
         p = self.mlp
 
         def whole_tiles(columns: Columns) -> Bools:
-            return np.all([layer.k.extent % columns.ints("tile_k") == 0 for layer in p.layers[1:]], axis=0)
+            found: Bools = np.all([layer.k.extent % columns.ints("tile_k") == 0 for layer in p.layers[1:]], axis=0)
+            return found
 
         def whole_atoms(columns: Columns) -> Bools:
             cluster_n = columns.ints("cluster_n")
-            return np.all([layer.n.extent % (cluster_n * ATOM_N) == 0 for layer in p.layers], axis=0) | (cluster_n == 1)
+            found: Bools = np.all([layer.n.extent % (cluster_n * ATOM_N) == 0 for layer in p.layers], axis=0) | (
+                cluster_n == 1
+            )
+            return found
 
         later = Constraint("tile_k divides the width of every layer but the last", ("tile_k",), whole_tiles)
         return (
@@ -118,7 +122,8 @@ class MlpPlan(GpuPlan):
         enough = (size.cluster_n == 1) | (size.block_n >= LEAST_BLOCK_N)
         filled = (size.block_m < p.m.extent + ATOM_M) & ((size.tile_k == 32) | (size.tile_k < shortest + 32))
         resident = (size.ctas_per_sm == 1) | (size.blocks > self.target.threads * (size.ctas_per_sm // 2))
-        return copied & busy & enough & filled & resident
+        found: Bools = copied & busy & enough & filled & resident
+        return found
 
     @cached_property
     def is_possible(self) -> bool:

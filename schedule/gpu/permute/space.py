@@ -307,22 +307,26 @@ class PermutePlan(GpuPlan):
     def _copies_fit(self, columns: Columns) -> Bools:
         copied = columns.ints("copy_bytes")
         row_bytes = columns.ints("tile_in") * self._narrowest_bytes
-        return (copied == 0) | (columns.flags("layout", "pad") & (row_bytes % np.maximum(copied, 1) == 0))
+        found: Bools = (copied == 0) | (columns.flags("layout", "pad") & (row_bytes % np.maximum(copied, 1) == 0))
+        return found
 
     def _tiles_are_aligned(self, columns: Columns) -> Bools:
         tile_bytes = columns.ints("tile_out") * self._output_bytes
-        return tile_bytes % np.maximum(columns.ints("store_alignment"), 1) == 0
+        found: Bools = tile_bytes % np.maximum(columns.ints("store_alignment"), 1) == 0
+        return found
 
     def _stores_fit(self, columns: Columns) -> Bools:
         alignment, stored = columns.ints("store_alignment"), columns.ints("store_bytes")
-        return np.where(alignment > 0, alignment % stored == 0, stored == self.defaults["store_bytes"])
+        found: Bools = np.where(alignment > 0, alignment % stored == 0, stored == self.defaults["store_bytes"])
+        return found
 
     def _swizzle_exists(self, columns: Columns) -> Bools:
         """The swizzle takes bits of the address above those that it changes."""
         sizes = self.sizes(columns)
         narrowest = min(r.load.dtype.bytes for r in self.problem.transposed_loads)
         exists = sizes.tile_in * sizes.store_width * narrowest >= 2 * CHUNK_BYTES
-        return columns.flags("layout", "pad") | exists
+        found: Bools = columns.flags("layout", "pad") | exists
+        return found
 
     def _is_widest(self, columns: Columns) -> Bools:
         width = columns.ints("vector_width")

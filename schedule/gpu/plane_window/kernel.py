@@ -217,7 +217,8 @@ class PlaneWindowWriter(ABC):
 
     def _line(self, plane: Expr, line: Expr) -> Expr:
         """Return the row of a tile that is row ``line`` of the ``plane``-th plane that a window sees."""
-        return plane * (self.problem.depth.dilation * self.sizes.plane_rows) + line
+        found: Expr = plane * (self.problem.depth.dilation * self.sizes.plane_rows) + line
+        return found
 
     @abstractmethod
     def _place(self, warp: Expr, lane: Expr) -> None:

@@ -194,7 +194,8 @@ class PlaneWindowPlan(GpuPlan):
         multiplying = fragments + tile_w // 2 * open_rows + near // 2
         with_mma = np.maximum(loaded + fragments * whole, multiplying)
         adding = np.maximum(loaded + weights * whole, computing)
-        return SPARE_REGISTERS + np.where(k_steps > 0, with_mma, adding)
+        found: Ints = SPARE_REGISTERS + np.where(k_steps > 0, with_mma, adding)
+        return found
 
     @property
     def _is_narrow(self) -> int:
@@ -248,7 +249,8 @@ class PlaneWindowPlan(GpuPlan):
         tiles = self._tiles(columns) // prod(a.extent for a in self.problem.filter_axes)
         row_tiles = columns.ints("row_tiles")
         several = (row_tiles > 1) & (tiles % row_tiles == 0) & (columns.ints("mma") > 0)
-        return (columns.ints("shared_filter") == 0) | several
+        found: Bools = (columns.ints("shared_filter") == 0) | several
+        return found
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
         """Blocks have a few warps, and a part of a plane or whole ones. Outputs go through shared memory where threads
@@ -268,7 +270,8 @@ class PlaneWindowPlan(GpuPlan):
             thrifty &= ~with_mma | (
                 room <= WASTE * np.min(room, where=usual & with_mma, initial=np.iinfo(np.int64).max)
             )
-        return usual & thrifty
+        found: Bools = usual & thrifty
+        return found
 
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
         """All instructions of a thread count as arithmetic, since they are issued one by one: products, conversions of
@@ -303,7 +306,8 @@ class PlaneWindowPlan(GpuPlan):
         """Return how often a strip reads a row of the input."""
         height = self.problem.height
         rows = np.where(sizes.looped > 0, sizes.tile_h * height.window_points, height.positions(sizes.tile_h))
-        return self.problem.depth.window_points * rows
+        found: Ints = self.problem.depth.window_points * rows
+        return found
 
     def _adding(self, sizes: PlaneWindowSizes) -> tuple[Ints, Ints, Ints]:
         """Return what a thread does that multiplies and adds: (instructions, loads and stores, positions that it reads
@@ -347,7 +351,8 @@ class PlaneWindowPlan(GpuPlan):
 
 def _outputs(sizes: PlaneWindowSizes) -> Ints:
     """Return how many outputs a thread computes. The lanes of a warp share those of sixteen strips with mma."""
-    return sizes.tile_h * sizes.tile_w * np.where(sizes.mma > 0, STRIPS, WARP_LANES) // WARP_LANES
+    found: Ints = sizes.tile_h * sizes.tile_w * np.where(sizes.mma > 0, STRIPS, WARP_LANES) // WARP_LANES
+    return found
 
 
 def _tile_d(depth: int) -> Knob:
@@ -368,7 +373,8 @@ def _strips(extent: int, strip: Ints, tiles: Ints) -> Ints:
 
 def _has_tiles(extent: int, strip: Ints, tiles: Ints) -> Bools:
     """Return where so many tiles of equally many whole strips cover an extent, and fewer do not."""
-    return -(-extent // (_strips(extent, strip, tiles) * strip)) == tiles
+    found: Bools = -(-extent // (_strips(extent, strip, tiles) * strip)) == tiles
+    return found
 
 
 def _words(size: Ints | int) -> Ints | int:

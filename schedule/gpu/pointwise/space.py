@@ -230,11 +230,13 @@ class PointwisePlan(GpuPlan):
     def _loads_fit(self, sizes: PointwiseSizes) -> Bools:
         limits = self.limits
         available = np.minimum(limits.registers_per_thread, limits.registers_per_multiprocessor // sizes.threads)
-        return sizes.loaded_bytes // 4 <= MOST_LOADED * available
+        found: Bools = sizes.loaded_bytes // 4 <= MOST_LOADED * available
+        return found
 
     def _persistence_matters(self, columns: Columns) -> Bools:
         sizes = self.sizes(columns)
-        return columns.flags("persistent", 0) | (sizes.blocks < sizes.tiles)
+        found: Bools = columns.flags("persistent", 0) | (sizes.blocks < sizes.tiles)
+        return found
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
         sizes, widths = self.sizes(columns), self._vector_widths()
@@ -261,7 +263,8 @@ class PointwisePlan(GpuPlan):
             resident = np.minimum(sizes.blocks, sizes.resident * self.target.threads)
             at_once = resident * sizes.threads * sizes.loaded_bytes // np.where(columns.flags("evict_first", 1), 2, 1)
             promising &= at_once <= max(BYTES_AT_ONCE, at_once.min(initial=np.iinfo(np.int64).max, where=promising))
-        return promising
+        found: Bools = promising
+        return found
 
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
         sizes, problem = self.sizes(columns), self.problem
@@ -277,7 +280,8 @@ class PointwisePlan(GpuPlan):
         begins = TILE_SECONDS * sizes.tiles / self.target.threads
         seconds = begins + memory_bound_seconds(gpu_peaks(self.target, peaks), traffic)
         in_runs = np.isin(sizes.vector_width, self._widths_in_runs)
-        return np.where(in_runs & (sizes.unroll > 1), UNROLLED_RUNS, 1.0) * seconds
+        found: Floats = np.where(in_runs & (sizes.unroll > 1), UNROLLED_RUNS, 1.0) * seconds
+        return found
 
     def derive(self, columns: Columns) -> Derived:
         sizes = self.sizes(columns)

@@ -105,7 +105,8 @@ class RowWindowPlan(GpuPlan):
         sizes = self.sizes(columns)
         threads, room = sizes.threads, sizes.tiles * sizes.threads_per_row * sizes.tile_w
         usual = (threads <= 512) & ((threads >= 128) | (sizes.blocks <= self.target.threads))
-        return usual & (room <= WASTE * np.min(room, where=usual, initial=np.iinfo(np.int64).max))
+        found: Bools = usual & (room <= WASTE * np.min(room, where=usual, initial=np.iinfo(np.int64).max))
+        return found
 
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
         """Windows are reduced for all outputs that threads have room for. Lanes that read from one bank of shared
@@ -131,7 +132,8 @@ class RowWindowPlan(GpuPlan):
             operations=operations,
         )
         begins = TILE_SECONDS * sizes.blocks / self.target.threads
-        return begins + memory_bound_seconds(gpu_peaks(self.target, peaks), traffic)
+        found: Floats = begins + memory_bound_seconds(gpu_peaks(self.target, peaks), traffic)
+        return found
 
     def derive(self, columns: Columns) -> Derived:
         sizes = self.sizes(columns)

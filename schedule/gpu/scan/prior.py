@@ -117,4 +117,5 @@ def _lane_operations(p: ScanProblem, s: ScanSizes[Ints]) -> Floats:
     """Operations of the scan across lanes, for each vector of a row; along columns there is one for all items."""
     lanes = s.line_threads // s.segments
     steps = (np.log2(lanes) + 2 * (lanes > 1)) * LANE_STEP_OPERATIONS
-    return steps if p.along_rows else steps * s.vector / s.items
+    found: Floats = steps if p.along_rows else steps * s.vector / s.items
+    return found

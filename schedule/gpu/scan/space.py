@@ -140,7 +140,8 @@ class ScanPlan(GpuPlan):
         most = self.target.threads * fewer // (s.blocks // s.ctas_per_line)
         distinct = (most == 0) | (-(-self.problem.length // s.chunk) > s.chunks * most)
         whole = c.flags("line_split", LineSplit.NONE.value)
-        return whole | ((s.ctas_per_line > 1) & distinct)
+        found: Bools = whole | ((s.ctas_per_line > 1) & distinct)
+        return found
 
     def _line_vectors(self, c: Columns) -> Ints:
         """Lines, or vectors of lines, that threads take next to each other."""
@@ -153,13 +154,15 @@ class ScanPlan(GpuPlan):
         least = WARP_LANES if self.problem.along_rows and self.problem.lines == 1 else 1
         fewer_threads = (threads <= least) | (threads // 2 * step < self.problem.length)
         fewer_items = (items == 1) | (threads * (items // 2) * step < self.problem.length)
-        return fewer_threads & fewer_items
+        found: Bools = fewer_threads & fewer_items
+        return found
 
     def _no_wider_than_lines(self, c: Columns, across: str) -> Bools:
         count, shared = c.ints(across), c.ints(self._shape[0])
         needed = (count // 2 < self._line_vectors(c)) | (count * shared <= WARP_LANES)
         first = next(k.values[0] for k in self.knobs if k.name == across)
-        return needed | (count == first)
+        found: Bools = needed | (count == first)
+        return found
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
         """Blocks of 128 threads and more, with a few vectors each; a second stage where blocks are few. CTAs share
@@ -201,7 +204,8 @@ _CTAS_PER_SM = (1, 2, 3, 4, 6, 8, 16)
 
 
 def _is_block(threads: Ints) -> Bools:
-    return (threads % WARP_LANES == 0) & (threads <= 1024)
+    found: Bools = (threads % WARP_LANES == 0) & (threads <= 1024)
+    return found
 
 
 CUDA_SCAN = TileSketch("cuda_scan", 2, QUANTITIES, planned(scan_problem, ScanPlan))

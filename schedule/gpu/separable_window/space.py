@@ -216,7 +216,8 @@ class SeparableWindowPlan(GpuPlan):
     def _is_stored_by(self, sizes: SeparableWindowSizes, width: Ints | int) -> Bools:
         """Return where tiles may be stored by vectors of so many elements."""
         height, extent = self.problem.height.axis.extent, self.problem.width.axis.extent
-        return (sizes.tiles_w == 1) & (height % sizes.tile_h == 0) & (sizes.tile_h * extent % width == 0)
+        found: Bools = (sizes.tiles_w == 1) & (height % sizes.tile_h == 0) & (sizes.tile_h * extent % width == 0)
+        return found
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
         """Blocks have work for all of their threads, unless there are few of them. With bulk copies two warps are
@@ -230,7 +231,8 @@ class SeparableWindowPlan(GpuPlan):
         if gcd(self.problem.width.axis.extent, WARP_LANES) <= MOST_CONFLICTS:
             for width in (b // self._store_bytes[0] for b in self._store_bytes):
                 widest = np.where(self._is_stored_by(sizes, width), width, widest)
-        return (busy | (sizes.blocks <= self.target.threads)) & (sizes.store_width == widest)
+        found: Bools = (busy | (sizes.blocks <= self.target.threads)) & (sizes.store_width == widest)
+        return found
 
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
         """Lanes of a warp that have no column or no outputs wait for those that have. While the threads of a block wait
@@ -274,7 +276,8 @@ class SeparableWindowPlan(GpuPlan):
         seconds = begins + memory_bound_seconds(found, traffic)
         accesses = ACCESS_CYCLES * traffic.accesses / (found.multiprocessors * found.clock_hz)
         seconds = seconds * (1 + eased * BARRIER_WAITS / np.maximum(overlapping, 1)) + EXPOSED_ACCESSES * accesses
-        return seconds
+        result: Floats = seconds
+        return result
 
     def derive(self, columns: Columns) -> Derived:
         sizes = self.sizes(columns)

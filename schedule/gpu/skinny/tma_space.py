@@ -183,7 +183,8 @@ class SkinnyTmaPlan(GpuPlan):
         waves = -(-size.blocks // at_once)
         least = np.minimum(LEAST_OCCUPIED * at_once * waves, -(-self.product.n.extent // LEAST_BLOCK_N))
         large = (size.block_n >= LARGE_BLOCK_N) & (size.split_k == 1)
-        return ((waves == 1) | large) & ((size.blocks >= least) | (waves > 3))
+        found: Bools = ((waves == 1) | large) & ((size.blocks >= least) | (waves > 3))
+        return found
 
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
         size, ceilings = self.sizes(columns), gpu_peaks(self.target, peaks)

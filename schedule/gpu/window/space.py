@@ -173,7 +173,8 @@ class WindowPlan(GpuPlan):
         full_block = (sizes.all_threads > 64) | (threads == 64)
         few_registers = sizes.registers <= PROMISING_REGISTERS
         widths = np.isin(sizes.vector_width, self._promising_widths())
-        return few_registers & ~wasteful & share & busy & full_block & widths
+        found: Bools = few_registers & ~wasteful & share & busy & full_block & widths
+        return found
 
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
         sizes, workload = self.sizes(columns), self.problem.workload
@@ -200,7 +201,10 @@ class WindowPlan(GpuPlan):
         filters = points / sizes.tile_w if self.problem.fixed_loads else 0.0
         outputs = sizes.tile_w * sizes.tile_h
         computed = sizes.all_threads * sizes.vector_width * outputs / prod(a.extent for a in self.problem.axes)
-        return computed * ((self._steps(sizes) + filters + PIXEL_INSTRUCTIONS * sizes.pixels / outputs) / points)
+        found: Floats = computed * (
+            (self._steps(sizes) + filters + PIXEL_INSTRUCTIONS * sizes.pixels / outputs) / points
+        )
+        return found
 
     def _steps(self, sizes: WindowSizes) -> Floats:
         """Return in how many steps a thread reduces the window of an output. Rows of pixels that contribute the same to
@@ -210,7 +214,8 @@ class WindowPlan(GpuPlan):
             return np.full(len(sizes.tile_w), float(problem.points))
         lines = sizes.pixels / width.positions(sizes.tile_w)
         of_line = step_counts(width, sizes.tile_w, problem.combine)
-        return problem.height.window_points + of_line * (lines / (sizes.tile_w * sizes.tile_h))
+        found: Floats = problem.height.window_points + of_line * (lines / (sizes.tile_w * sizes.tile_h))
+        return found
 
     def derive(self, columns: Columns) -> Derived:
         sizes = self.sizes(columns)
