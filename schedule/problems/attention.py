@@ -99,6 +99,14 @@ class Attention:
         """How many keys a call has."""
         return index(self.n.extent) if self.dynamic_n is None else self.dynamic_n
 
+    def of_one_head(self, *loads: Load) -> tuple[str, ...]:
+        """Return the tensors of ``loads`` of which no two heads or members of the batch read the same element."""
+        heads = {axis.name for axis in self.batch if axis.extent > 1}
+        found = dict.fromkeys(
+            e.buffer.name for e in loads if heads <= {v for i in e.indices for v in free_variables(i)}
+        )
+        return tuple(found)
+
     @property
     def last_m(self) -> Expr:
         """The last query of a call."""

@@ -4,7 +4,8 @@ in a workload."""
 from dataclasses import dataclass
 from math import prod
 
-from ...ir.rewrite import loads_of
+from ...ir.expr import Expr
+from ...ir.rewrite import loads_of, map_loads
 from ...te.inline import inline_stages
 from ...te.scatter import Scatter, scatter_of
 from ...te.workload import Axis, Stage, Workload
@@ -37,6 +38,11 @@ class ScatterProblem:
         stage = self.scatter.stage
         assert stage.reducer is not None
         return Accumulation(stage.reducer, stage.body.dtype, stage.tensor.dtype)
+
+    def body_of(self, output: Stage, total: Expr) -> Expr:
+        """Return the body of an output with ``total`` for the element of the scatter that it reads."""
+        tensor = self.scatter.stage.tensor
+        return map_loads(output.body, lambda load: total if load.buffer == tensor else load)
 
     @property
     def batches(self) -> int:

@@ -18,7 +18,6 @@ from typing import Generic, TypeVar
 
 from ....ir.buffer import Buffer
 from ....ir.expr import Expr, Load, index, maximum, minimum
-from ....ir.rewrite import map_loads
 from ....ir.stmt import Kernel, LoopKind
 from ....te.workload import Axis
 from ...loop_nest.nest import KERNEL_NAME
@@ -130,5 +129,4 @@ class _ScatterWriter:
         with self._columns(own, key, part) as at:
             result = p.accumulation.result([Load(self.totals, self._place(at))])
             for output in outputs:
-                body = map_loads(output.body, lambda load: result if load.buffer == p.scatter.stage.tensor else load)
-                w.store(output.tensor, self._place(at), scalar_at(body, at))
+                w.store(output.tensor, self._place(at), scalar_at(p.body_of(output, result), at))

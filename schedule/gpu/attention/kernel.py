@@ -7,15 +7,15 @@ tile, and a second launch combines what they found.
 
 from ....core.dtypes import INDEX, int32
 from ....ir.buffer import MemoryScope
-from ....ir.expr import WARP_LANES, Cast, Expr, Load, const, index, minimum
+from ....ir.expr import Cast, Expr, Load, const, index, minimum
 from ....ir.gpu.ordered_sequence import OrderedSequenceStart
 from ....ir.gpu.setmaxnreg import SetMaxRegisters
-from ....ir.rewrite import free_variables
-from ....ir.stmt import HardwareAxis, Kernel
+from ....ir.stmt import Kernel
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.attention import Attention
 from ...tile.names import FreshNameWriter
 from ..gemm.mainloop import WarpRoles
+from ..launch_axes import warp_axes
 from .epilogue import AttentionEpilogue
 from .mainloop import AttentionMainloop
 from .partials import AttentionPartials
@@ -28,11 +28,7 @@ def lower_attention(p: Attention, s: AttentionSizes[int]) -> Kernel:
     w = FreshNameWriter(p.names)
     scheduler = AttentionTileScheduler(p, s)
     partials = AttentionPartials(w, scheduler) if s.split_kv > 1 else None
-    axes = [
-        ("cta", s.blocks, HardwareAxis.GRID_X),
-        ("warp", s.warps, HardwareAxis.WARP),
-        ("lane", WARP_LANES, HardwareAxis.LANE),
-    ]
+    axes = warp_axes(s.blocks, s.warps, block="cta")
     count, once = _dynamic_ctas(scheduler), _read_once(scheduler)
     with w.launch(KERNEL_NAME, axes, count=count, min_blocks=1, evict_first=once) as (cta, warp, lane):
         roles = WarpRoles(warp, lane, s.consumer_warpgroups)
@@ -70,9 +66,7 @@ def _read_once(scheduler: AttentionTileScheduler) -> tuple[str, ...]:
     p, s = scheduler.p, scheduler.s
     if s.split_kv == 1 or s.q_tiles > 1:
         return ()
-    heads = {axis.name for axis in p.batch if axis.extent > 1}
-    read = {load.buffer.name: {v for i in load.indices for v in free_variables(i)} for load in (p.key, p.v)}
-    return tuple(name for name, variables in read.items() if heads <= variables)
+    return p.of_one_head(p.key, p.v)
 
 
 def _dynamic_ctas(scheduler: AttentionTileScheduler) -> Expr | None:

@@ -21,8 +21,7 @@ from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import WARP_LANES, Broadcast, Expr, Load, Ramp, Var, const, index, minimum
 from ....ir.gpu.bulk_copy import Prefetch
 from ....ir.gpu.mma import Mma
-from ....ir.rewrite import free_variables
-from ....ir.stmt import HardwareAxis, Kernel
+from ....ir.stmt import Kernel
 from ....te.functions import cast
 from ...loop_nest.nest import KERNEL_NAME
 from ...tile.contiguous import contiguous_vector
@@ -33,6 +32,7 @@ from ..attention.softmax import OnlineSoftmax, row_of
 from ..attention.tile_scheduler import AttentionTileScheduler
 from ..block_reduce import QUAD
 from ..gemm.mainloop import WarpRoles
+from ..launch_axes import warp_axes
 from ..skinny.mma_tiles import mma_atom_of
 from ..streamed_operand import StreamedOperand
 from .sizes import COLUMNS, KEYS, TILE_Q, AttentionMmaSizes, StreamedKeys
@@ -64,11 +64,7 @@ class _AttentionMmaWriter:
         p, s, w = self.p, self.s, self.w
         scheduler = AttentionTileScheduler(p, s)
         partials = AttentionPartials(w, scheduler)
-        axes = [
-            ("cta", s.blocks, HardwareAxis.GRID_X),
-            ("warp", s.warps_n, HardwareAxis.WARP),
-            ("lane", WARP_LANES, HardwareAxis.LANE),
-        ]
+        axes = warp_axes(s.blocks, s.warps_n, block="cta")
         with w.launch(KERNEL_NAME, axes, min_blocks=1, evict_first=self._read_once()) as (cta, warp, lane):
             self.lane = lane
             roles = WarpRoles(index(0), lane, 1)
@@ -91,15 +87,7 @@ class _AttentionMmaWriter:
 
     def _read_once(self) -> tuple[str, ...]:
         """Return the tensors of keys and values whose elements one warp reads alone."""
-        if self.s.q_tiles > 1:
-            return ()
-        heads = {axis.name for axis in self.p.batch if axis.extent > 1}
-        loads = (self.a.key.load, self.a.v.load)
-        return tuple(
-            dict.fromkeys(
-                load.buffer.name for load in loads if heads <= {v for i in load.indices for v in free_variables(i)}
-            )
-        )
+        return () if self.s.q_tiles > 1 else self.p.of_one_head(self.a.key.load, self.a.v.load)
 
     def _zero(self, name: str, buffer: Buffer) -> None:
         with self.w.unrolled(name, buffer.shape[0]) as element:

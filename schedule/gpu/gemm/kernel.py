@@ -24,10 +24,11 @@ from ....ir.gpu.mbarrier import MbarrierArrive, MbarrierInit, MbarrierWait
 from ....ir.gpu.setmaxnreg import SetMaxRegisters
 from ....ir.gpu.tcgen05 import TENSOR_LANES, TensorMemoryAllocate, TensorMemoryDeallocate
 from ....ir.gpu.wgmma import WGMMA_M, WarpgroupMmaWait
-from ....ir.stmt import HardwareAxis, Kernel
+from ....ir.stmt import Kernel
 from ....te.functions import equal
 from ...problems.gemm import Gemm
 from ...tile.names import FreshNameWriter
+from ..launch_axes import warp_axes
 from ..split_k import TileSlice, partial_at, reduce_tile, vector_width
 from .block_scales import pack_scales
 from .epilogue import Accumulators, Epilogue
@@ -89,14 +90,7 @@ class _GemmKernelWriter:
         count = None
         if isinstance(self.scheduler, DynamicTileScheduler):
             count = self.clusters
-        axes = [
-            ("cluster", s.clusters, HardwareAxis.GRID_X),
-            ("cta", s.cluster_size, HardwareAxis.CLUSTER),
-            ("warp", s.warps, HardwareAxis.WARP),
-            ("lane", WARP_LANES, HardwareAxis.LANE),
-        ]
-        if s.cluster_size == 1:
-            del axes[1]
+        axes = warp_axes(s.clusters, s.warps, s.cluster_size, block="cluster", rank="cta")
         with w.launch(self.name, axes, count=count, min_blocks=s.ctas_per_sm) as numbers:
             self._launch(numbers[0], numbers[1] if s.cluster_size > 1 else index(0), numbers[-2], numbers[-1])
         if self.stream_k is not None:

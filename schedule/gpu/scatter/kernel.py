@@ -27,7 +27,6 @@ from ....ir.expr import (
     maximum,
     minimum,
 )
-from ....ir.rewrite import map_loads
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ....te.functions import equal
 from ...loop_nest.nest import KERNEL_NAME
@@ -371,7 +370,7 @@ class _ScatterKernelWriter:
                 with w.when(is_own), w.loop("lane", s.vector_width, LoopKind.VECTORIZED) as lane:
                     total = self.accumulation.result([Load(accumulators, (j, lane))])
                     here = self._at_column(at, column, lane)
-                    value = scalar_at(instead(output.body, stage.tensor, total), here)
+                    value = scalar_at(self.p.body_of(output, total), here)
                     w.store(output.tensor, [here[a.name] for a in stage.axes], value)
 
     def _number(self, value: Expr, count: int) -> Expr:
@@ -380,8 +379,3 @@ class _ScatterKernelWriter:
 
     def _clamped(self, number: Expr, count: int) -> Expr:
         return minimum(maximum(number, index(0)), index(count - 1))
-
-
-def instead(body: Expr, tensor: Buffer, total: Expr) -> Expr:
-    """``body`` with ``total`` for what it reads of a tensor."""
-    return map_loads(body, lambda load: total if load.buffer == tensor else load)

@@ -35,7 +35,7 @@ from ...tile.accumulation import Accumulation
 from ...tile.delinearize import axis_indices
 from ...tile.names import FreshNameWriter
 from ...tile.stage_body import scalar_at
-from .kernel import instead
+from ..launch_axes import warp_axes
 
 JOINING_WARPS, JOINED_AT_ONCE = 8, 8
 """Warps that share the blocks of the first launch when these are joined, and how many a thread loads at once."""
@@ -152,11 +152,7 @@ class _PrivateKernelWriter:
         """Warps share the parts, each a run of them. The first one combines what they have found."""
         w, s, p = self.w, self.s, self.p
         columns, run = p.batches * p.keys, -(-s.parts // JOINING_WARPS)
-        axes = [
-            ("columns", -(-columns // WARP_LANES), HardwareAxis.GRID_X),
-            ("warp", JOINING_WARPS, HardwareAxis.WARP),
-            ("lane", WARP_LANES, HardwareAxis.LANE),
-        ]
+        axes = warp_axes(-(-columns // WARP_LANES), JOINING_WARPS, block="columns")
         with w.launch("join_parts", axes) as (block, warp, lane):
             column = block * WARP_LANES + lane
             inside = minimum(column, index(columns - 1))
@@ -183,5 +179,5 @@ class _PrivateKernelWriter:
                 at |= {a.name: index(0) for a in p.scatter.rest}
                 result = self.how.result([Load(total, ())])
                 for output in p.outputs:
-                    value = substitute(instead(output.body, p.scatter.stage.tensor, result), at)
+                    value = substitute(p.body_of(output, result), at)
                     w.store(output.tensor, [at[a.name] for a in p.scatter.stage.axes], value)

@@ -13,14 +13,14 @@ from contextlib import contextmanager
 
 from ....core.dtypes import INDEX, int32
 from ....ir.buffer import Buffer, MemoryScope
-from ....ir.expr import WARP_LANES, Cast, Expr, Load, Ramp, Select, index, maximum, minimum
+from ....ir.expr import Cast, Expr, Load, Ramp, Select, index, maximum, minimum
 from ....ir.rewrite import substitute
-from ....ir.stmt import HardwareAxis
 from ....te.functions import all_of, any_of, equal
 from ....te.scatter import usual_count
 from ...problems.scatter import ScatterProblem
 from ...tile.delinearize import axis_indices
 from ...tile.names import FreshNameWriter
+from ..launch_axes import warp_axes
 from .rank import VECTOR, TermRanks, int32_of, ranking_block
 
 MOST_SHARES = 16
@@ -83,8 +83,7 @@ class TermSort:
         """A launch with a block for each of ``parts`` parts of each batch. ``block``: its warps, and how many terms a
         thread has at a time. Give the numbers of batch and part, and what ranks."""
         warps, items = block
-        axes = [(part, self.p.batches * parts, HardwareAxis.GRID_X), ("warp", warps, HardwareAxis.WARP)]
-        axes += [("lane", WARP_LANES, HardwareAxis.LANE)]
+        axes = warp_axes(self.p.batches * parts, warps, block=part)
         with self.w.launch(name, axes) as (number, warp, lane):
             yield number // parts, number % parts, TermRanks(self.w, warp, lane, warps, items, buckets)
 

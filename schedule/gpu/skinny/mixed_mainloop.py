@@ -20,7 +20,7 @@ from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import WARP_LANES, Broadcast, Expr, Load, Ramp, const, index, minimum
 from ....ir.gpu.mma import Mma
 from ....ir.rewrite import substitute
-from ....ir.stmt import HardwareAxis, Kernel
+from ....ir.stmt import Kernel
 from ....te.functions import cast
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.gemm import Gemm
@@ -29,6 +29,7 @@ from ...tile.names import FreshNameWriter
 from ...tile.stage_body import scalar_at
 from ..block_reduce import QUAD
 from ..l2_prefetch import L2Prefetch
+from ..launch_axes import warp_axes
 from ..split_k import ColumnSlice, allocate_partials, reduce_columns
 from ..streamed_operand import StreamedOperand
 from .mixed_sizes import SkinnyMixedSizes
@@ -58,14 +59,7 @@ class _SkinnyMixedWriter:
 
     def kernel(self) -> Kernel:
         p, s, w = self.p, self.s, self.w
-        bounds = [
-            ("block", s.blocks_n, HardwareAxis.GRID_X),
-            ("rank", s.split_k, HardwareAxis.CLUSTER),
-            ("warp", s.warps, HardwareAxis.WARP),
-            ("lane", WARP_LANES, HardwareAxis.LANE),
-        ]
-        if s.split_k == 1:
-            del bounds[1]
+        bounds = warp_axes(s.blocks_n, s.warps, s.split_k)
         with w.launch(
             KERNEL_NAME, bounds, min_blocks=s.min_blocks, evict_first=(self.weights.load.buffer.name,)
         ) as axes:
