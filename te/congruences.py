@@ -9,7 +9,6 @@ phases are those of y + 1 as it is written, so that a kernel has fewer places fo
 number, so that sums are the same where these numbers are finite.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import reduce
 from math import gcd
@@ -31,7 +30,7 @@ from ..ir.expr import (
 from ..ir.linear_form import LinearForm, affine_form, linear_form
 from ..ir.rewrite import free_variables
 from .conditions import conditions_of_terms, without_condition
-from .functions import all_of
+from .functions import all_of, factors_of
 from .workload import Axis, Reducer, Stage
 
 
@@ -86,7 +85,7 @@ class _Congruence:
     def solved(self, total: Stage, whole: bool) -> Stage:
         """Return the sum over the terms for which the condition holds. Some may lie beyond the axis, and are zero."""
         body = without_condition(total.body, self.condition)
-        guarded = next((f for f in _factors(body) if self._is_alone(f) and not whole), body)
+        guarded = next((f for f in factors_of(body) if self._is_alone(f) and not whole), body)
         axes = tuple(Axis(a.name, self.taps) if a == self.term else a for a in total.reduce_axes)
         return replace(total, body=self._product(body, guarded), reduce_axes=axes)
 
@@ -158,14 +157,6 @@ def _congruence_of(condition: Expr, total: Stage) -> _Congruence | None:
         offset = last - (last - sign * shift) % divisor
         return _Congruence(condition, axis.name, 0, divisor, term, sign, offset)
     return _Congruence(condition, axis.name, (shift - (sign < 0)) % divisor, divisor, term, sign, last)
-
-
-def _factors(e: Expr) -> Iterator[Expr]:
-    if isinstance(e, Binary) and e.op is BinaryOp.MUL:
-        yield from _factors(e.a)
-        yield from _factors(e.b)
-    else:
-        yield e
 
 
 def _compared(op: CompareOp, form: LinearForm) -> Expr | None:

@@ -9,9 +9,10 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ..ir.expr import Binary, BinaryOp, Expr, Var, const, index, walk
+from ..ir.expr import Expr, Var, const, index, walk
 from ..ir.rewrite import free_variables, loads_of, map_expr, map_loads, substitute
 from .evaluate import Array, Evaluator
+from .functions import factors_of
 from .index import loaded_index
 from .threads import thread_count
 from .workload import Reducer, Stage
@@ -146,7 +147,7 @@ def _with_axes(factors: Iterable[Expr], single: set[str], free: str) -> list[_Fa
 def _groups(body: Expr, single: set[str], free: str) -> list[_Factor]:
     """Return the factors of a product, each with the axes that it depends on. A factor whose axes another has too is
     joined to it: of A[i, k] * S[i, k] * B[j, k] the second one to the first. The others are as in ``_with_axes``."""
-    factors = _with_axes(_factors(body), single, free)
+    factors = _with_axes(factors_of(body), single, free)
     first = [n for n, (_, axes) in enumerate(factors) if all(axes != other for _, other in factors[:n])]
     order = sorted(range(len(factors)), key=lambda n: (-len(factors[n][1]), n not in first))
     factors = [factors[n] for n in order]
@@ -159,14 +160,6 @@ def _groups(body: Expr, single: set[str], free: str) -> list[_Factor]:
         else:
             groups.append((factor, axes))
     return groups
-
-
-def _factors(e: Expr) -> Iterator[Expr]:
-    if isinstance(e, Binary) and e.op is BinaryOp.MUL:
-        yield from _factors(e.a)
-        yield from _factors(e.b)
-    else:
-        yield e
 
 
 def contract(

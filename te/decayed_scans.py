@@ -12,12 +12,14 @@ No factor in between is beyond those of the whole sum, since a rate is constant:
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add, mul
 
 from ..core.dtypes import float32, float64
-from ..ir.buffer import Buffer
 from ..ir.expr import Binary, BinaryOp, Cast, Compare, CompareOp, Const, Expr, Load, Select, Unary, UnaryOp, Var, const
 from ..ir.rewrite import free_variables, fresh_name, loads_of, substitute
 from .contraction_path import with_own_axes
+from .functions import factors_of, summands_of
 from .workload import Axis, Reducer, Stage, Workload
 
 FEW, MANY = 8, 16
@@ -81,8 +83,7 @@ def _rounds_of(scan: _DecayedScan, taken: set[str]) -> Iterator[Stage]:
                 total = total + _further(scan, value, n * distance)
         distance *= terms
         last = distance >= extent and not scan.exclusive
-        tensor = stage.tensor if last else Buffer(fresh_name(f"{stage.name}_part", taken), stage.tensor.shape, float32)
-        tensor = replace(tensor, dtype=stage.tensor.dtype)
+        tensor = stage.tensor if last else replace(stage.tensor, name=fresh_name(f"{stage.name}_part", taken))
         taken.add(tensor.name)
         yield with_own_axes(Stage(tensor, stage.axes, total), taken)
         value = Load(tensor, tuple(Var(a.name) for a in stage.axes))
@@ -118,7 +119,7 @@ def _decayed_scan_of(stage: Stage) -> _DecayedScan | None:
     reverse = op in (CompareOp.GE, CompareOp.GT)
     weights: list[_Weight] = []
     rest: list[Expr] = []
-    for factor in _factors(body.then):
+    for factor in factors_of(body.then):
         if axis.name not in free_variables(factor):
             rest.append(factor)
             continue
@@ -131,9 +132,9 @@ def _decayed_scan_of(stage: Stage) -> _DecayedScan | None:
         return None
 
     def weight(distance: int) -> Expr:
-        return _product([w(distance) for w in weights])
+        return reduce(mul, [w(distance) for w in weights])
 
-    value = substitute(_product(rest), {reduced.name: Var(axis.name)})
+    value = substitute(reduce(mul, rest), {reduced.name: Var(axis.name)})
     return _DecayedScan(stage, axis, weight, value, reverse, op in (CompareOp.LT, CompareOp.GT))
 
 
@@ -155,19 +156,17 @@ def _weight(e: Expr, place: str, term: str, reverse: bool) -> tuple[_Weight, lis
         return None
     rates: list[Expr] = []
     others: list[Expr] = []
-    for summand in _summands(e.value):
+    for summand in (s if sign > 0 else _negated(s) for s, sign in summands_of(e.value)):
         if place not in free_variables(summand):
             others.append(Unary(UnaryOp.EXP, summand))
             continue
-        factors = list(_factors(summand))
+        factors = list(factors_of(summand))
         distances = [f for f in factors if _is_distance(f, place, term, reverse)]
         rate = [f for f in factors if f not in distances]
         if len(distances) != 1 or any(free_variables(f) & {place, term} for f in rate):
             return None
-        rates.append(_product(rate) if rate else const(1.0, e.dtype))
-    rate_of_all = rates[0]
-    for r in rates[1:]:
-        rate_of_all = rate_of_all + r
+        rates.append(reduce(mul, rate) if rate else const(1.0, e.dtype))
+    rate_of_all = reduce(add, rates)
     return (lambda n: Unary(UnaryOp.EXP, rate_of_all * const(float(n), e.dtype))), others
 
 
@@ -177,35 +176,8 @@ def _is_distance(e: Expr, place: str, term: str, reverse: bool) -> bool:
     return isinstance(e, Cast) and e.dtype.is_float and e.value == near - far
 
 
-def _factors(e: Expr) -> Iterator[Expr]:
-    if isinstance(e, Binary) and e.op is BinaryOp.MUL:
-        yield from _factors(e.a)
-        yield from _factors(e.b)
-    else:
-        yield e
-
-
-def _summands(e: Expr) -> Iterator[Expr]:
-    """Yield what is added up; what is subtracted is negated."""
-    if isinstance(e, Binary) and e.op in (BinaryOp.ADD, BinaryOp.SUB):
-        yield from _summands(e.a)
-        for summand in _summands(e.b):
-            yield summand if e.op is BinaryOp.ADD else _negated(summand)
-    elif isinstance(e, Unary) and e.op is UnaryOp.NEG:
-        yield from map(_negated, _summands(e.value))
-    else:
-        yield e
-
-
 def _negated(e: Expr) -> Expr:
     """Return ``e`` with another sign; of a product, the first factor has it."""
     if isinstance(e, Binary) and e.op is BinaryOp.MUL:
         return _negated(e.a) * e.b
     return Unary(UnaryOp.NEG, e)
-
-
-def _product(factors: Sequence[Expr]) -> Expr:
-    product = factors[0]
-    for factor in factors[1:]:
-        product = product * factor
-    return product

@@ -4,6 +4,8 @@ All are plain functions over the nodes of ``ir.expr``. A number among the operan
 expression.
 """
 
+from collections.abc import Iterator
+
 from ..core.dtypes import INDEX, INPUT_DTYPES, DType
 from ..core.errors import InvalidWorkload
 from ..ir.expr import (
@@ -201,3 +203,24 @@ def dtype_of(dtype: str | DType) -> DType:
     if found is None:
         raise InvalidWorkload(f"{dtype!r} is no dtype; allowed: {', '.join(INPUT_DTYPES)}", field="dtype")
     return found
+
+
+def factors_of(e: Expr) -> Iterator[Expr]:
+    """Yield what is multiplied in an expression: itself, where it is no product."""
+    if isinstance(e, Binary) and e.op is BinaryOp.MUL:
+        yield from factors_of(e.a)
+        yield from factors_of(e.b)
+    else:
+        yield e
+
+
+def summands_of(e: Expr, sign: int = 1) -> Iterator[tuple[Expr, int]]:
+    """Yield what is added (1) and what is subtracted (-1) in an expression."""
+    match e:
+        case Binary(op=BinaryOp.ADD | BinaryOp.SUB as op, a=a, b=b):
+            yield from summands_of(a, sign)
+            yield from summands_of(b, sign if op is BinaryOp.ADD else -sign)
+        case Unary(op=UnaryOp.NEG, value=value):
+            yield from summands_of(value, -sign)
+        case _:
+            yield e, sign

@@ -24,7 +24,7 @@ from ..ir.expr import Binary, BinaryOp, Cast, Const, Expr, Load, Select, Unary, 
 from ..ir.rewrite import fresh_name, loads_of
 from .contraction import contraction_of
 from .contraction_path import with_own_axes
-from .functions import equal
+from .functions import equal, summands_of
 from .workload import Axis, Reducer, Stage, Workload
 
 MOST_PRODUCTS = 4
@@ -47,7 +47,7 @@ def single_products(stage: Stage, taken: set[str]) -> Sequence[Stage]:
     joined = next(_over_a_dimension(stage, taken), None)
     if joined is not None:
         return [joined]
-    terms = list(_terms(stage.body, 1))
+    terms = list(summands_of(stage.body))
     if not 1 < len(terms) <= MOST_PRODUCTS or not all(_is_matrix_product(replace(stage, body=e)) for e, _ in terms):
         return [stage]
     parts, added = list[Stage](), list[Expr]()
@@ -62,18 +62,6 @@ def single_products(stage: Stage, taken: set[str]) -> Sequence[Stage]:
 def _is_matrix_product(stage: Stage) -> bool:
     found = contraction_of(stage)
     return found is not None and bool(found.rows and found.columns)
-
-
-def _terms(e: Expr, sign: int) -> Iterator[tuple[Expr, int]]:
-    """Yield what is added (1) and subtracted (-1) in an expression."""
-    match e:
-        case Binary(op=BinaryOp.ADD | BinaryOp.SUB as op, a=a, b=b):
-            yield from _terms(a, sign)
-            yield from _terms(b, sign if op is BinaryOp.ADD else -sign)
-        case Unary(op=UnaryOp.NEG, value=value):
-            yield from _terms(value, -sign)
-        case _:
-            yield e, sign
 
 
 def _over_a_dimension(stage: Stage, taken: set[str]) -> Iterator[Stage]:
