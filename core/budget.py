@@ -9,6 +9,7 @@ from .errors import InvalidParameter
 @dataclass(frozen=True, slots=True)
 class Budget:
     """Whichever limit is met first ends the task. ``stall``: trials in a row without a new best; None = no limit.
+    When ``seconds`` are over, the candidate that a search began with is still waited for.
     ``runs``: how often a model is to run that is tuned: what takes longer to measure than it is expected to save in so
     many runs is left; None = nothing takes too long."""
 

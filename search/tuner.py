@@ -50,7 +50,9 @@ def tune(
     ``resumed``: the task's trials so far, in order; they count towards the budget and are told to the strategy.
     ``elapsed_seconds``: what those took. ``cancelled`` is asked between trials. The consumer should record a trial
     before asking for the next one: what is yielded is then never lost. Candidates of ``first`` that were not measured
-    yet come before those of the strategy. Raises what ``measure`` raises.
+    yet come before those of the strategy. The candidate that was drawn first is waited for, however few the seconds of
+    the budget: it is the one expected to be the fastest, and others are often compiled before it. Raises what
+    ``measure`` raises.
     """
     started = clock() - elapsed_seconds
     sequence, stalled, best = 0, 0, float("inf")
@@ -81,6 +83,9 @@ def tune(
             strategy.tell([Observation(candidate, drift.drift_corrected(trial))])
             asking.pending.discard(candidate)
             reason = _spent(budget, sequence, stalled, clock() - started, cancelled)
+            asking.ended = reason is not None
+            if reason is StopReason.SECONDS and not resumed and asking.candidates[0] in asking.pending:
+                continue
             if reason is not None:
                 return reason
     return StopReason.EXHAUSTED
@@ -90,7 +95,7 @@ def tune(
 class _Asking:
     """What is asked of a strategy as the measurer draws: ``candidates`` in the order they were drawn, the ``seconds``
     of search each cost, the ``predictions`` for them, and those of them that are ``pending``. Those of ``first`` are
-    drawn before the strategy is asked."""
+    drawn before the strategy is asked. Nothing is drawn once it has ``ended``."""
 
     pool: CandidatePool
     strategy: Strategy
@@ -102,10 +107,11 @@ class _Asking:
     seconds: list[float] = field(default_factory=list)
     predictions: list[Prediction | None] = field(default_factory=list)
     pending: set[int] = field(default_factory=set)
+    ended: bool = False
 
     def schedules(self) -> Iterator[Schedule]:
         predictor = self.strategy if isinstance(self.strategy, Predicts) else None
-        while len(self.candidates) < self.most:
+        while len(self.candidates) < self.most and not self.ended:
             began = self.clock()
             room = self.most - len(self.candidates)
             chosen, self.first = self.first[:room], []

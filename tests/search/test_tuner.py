@@ -1,6 +1,6 @@
 """Budgets, cancellation and what the loop yields, on recorded measurements."""
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -66,6 +66,26 @@ def test_seconds_end_a_task() -> None:
     done, reason = steps(Budget(trials=1000, seconds=50), clock=lambda: float(next(ticks)))
     assert reason is StopReason.SECONDS
     assert 0 < len(done) < 60
+
+
+def test_the_first_candidate_is_waited_for_when_the_seconds_are_spent() -> None:
+    """It is the one expected to be the fastest; others are often compiled before it."""
+    pool, ticks = TABLE.pool, iter(range(10_000))
+    drawn: list[Schedule] = []
+
+    def first_comes_last(schedules: Iterable[Schedule]) -> Iterator[tuple[int, Trial]]:
+        stream = iter(schedules)
+        early = next(stream)
+        for position, schedule in enumerate(stream, start=1):
+            drawn.append(schedule)
+            yield position, next(TABLE.measure([schedule]))[1]
+        yield 0, next(TABLE.measure([early]))[1]
+
+    budget = Budget(trials=1000, seconds=50)
+    strategy = RandomSearch(SearchProblem(pool, 1))
+    done = list(tune(pool, strategy, first_comes_last, budget, clock=lambda: float(next(ticks))))
+    assert done[-1].trial.schedule == pool.schedule(done[-1].candidate) and done[-1].trial.schedule not in drawn
+    assert len(done) == len(drawn) + 1 < 60  # nothing more was drawn meanwhile
 
 
 def test_stall_ends_a_task() -> None:
