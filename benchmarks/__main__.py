@@ -45,6 +45,7 @@ SUITES = {
     "h200-grouped": "benchmarks.h200_grouped",
     "h200-memory": "benchmarks.h200_memory",
     "h200-products": "benchmarks.h200_products",
+    "h200-stored": "benchmarks.h200_stored",
     "h200-types": "benchmarks.h200_types",
     "prior-check": "benchmarks.prior_check",
     "prior-search": "benchmarks.prior_search",
