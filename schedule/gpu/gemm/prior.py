@@ -1,16 +1,19 @@
 """What a setting of ``cuda_gemm`` takes by the work of each unit, and the time that follows from it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import gcd, prod
 
 import numpy as np
 
+from ....ir.buffer import Buffer
 from ....ir.gpu.wgmma import LINE_BYTES, SWIZZLE_128B_ELEMENTS, WGMMA_M
 from ...problems.gemm import Gemm
 from ...space.columns import Floats, Ints
 from ..peaks import GpuPeaks, UnitCycles
 from .k_atoms import joined_groups, multiplied_k, stage_lines, tap_share
 from .mma_atom import is_packed, promoted_k_atoms, splitting, wgmma_atom
+from .repack import uneven_operands
 from .result_box import can_store_by_tma
 from .sizes import GemmSizes, b_along_k, epilogue_subtiles, scale_products
 
@@ -52,7 +55,10 @@ SCALED_ATOM_CYCLES, SCALE_PRODUCT_CYCLES = 100, 14
 """Scales of blocks take so many cycles of a k iteration for each wgmma atom of a warpgroup, and for each product of two
 scales that a thread needs (fitted on an H100)."""
 PACK_CYCLES = 3500
-"""A launch that packs an operand takes so many cycles besides what it reads and writes (as one that repacks does)."""
+"""A launch that packs an operand takes so many cycles besides what it reads and writes."""
+REPACK_CYCLES, REPACKED_BYTES_PER_CYCLE = 3500, 9
+"""The launch that repacks operands takes so many cycles, and a multiprocessor copies so many bytes in each further
+one."""
 
 
 def unit_cycles(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> UnitCycles:
@@ -246,14 +252,22 @@ def _reduction_cycles(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> Fl
 
 
 def _memory_cycles(gemm: Gemm, peaks: GpuPeaks) -> tuple[float, float]:
-    """Return how many cycles it takes to pack operands, and to read all that is multiplied and write all outputs
-    once."""
+    """Return how many cycles it takes to pack and repack operands, and to read all that is multiplied and write all
+    outputs once."""
     loads = {o.load.buffer.name: o.load.buffer for o in (gemm.a, *gemm.all_b) if o.load and is_packed(gemm, o)}
     planes, element = max(splitting(gemm).planes, 1), wgmma_atom(gemm).a.bytes
     before, packed = sum(b.bytes for b in loads.values()), sum(b.elements for b in loads.values()) * planes * element
     moved = sum(b.bytes for b in (*gemm.inputs, *(r.tensor for r in gemm.results if gemm.stored))) - before + packed
     packing = len(loads) * PACK_CYCLES + (before + packed) / peaks.memory_bytes_per_cycle
+    if gemm.window is None and gemm.b_window is None:
+        packing += repack_cycles(uneven_operands(gemm, as_views=True), peaks)
     return packing, moved / peaks.memory_bytes_per_cycle
+
+
+def repack_cycles(uneven: Sequence[Buffer], peaks: GpuPeaks) -> float:
+    """Return how many cycles the launch takes that repacks these operands; 0 where there are none."""
+    copied = sum(b.bytes for b in uneven)
+    return REPACK_CYCLES + copied / peaks.multiprocessors / REPACKED_BYTES_PER_CYCLE if uneven else 0.0
 
 
 def _store_cycles(gemm: Gemm, epilogue_stages: Ints) -> Floats:

@@ -6,6 +6,7 @@ from ....core.dtypes import float64
 from ....ir.expr import WARP_LANES
 from ...problems.gemm import Gemm
 from ...space.columns import Floats, Ints
+from ..gemm.prior import repack_cycles
 from ..gemm.repack import uneven_operands
 from ..multistage_plan import tiles_per_sm
 from ..peaks import GpuPeaks, UnitCycles
@@ -28,8 +29,6 @@ END_CYCLES = 900
 """A launch takes so many cycles more, for its first and its last bytes."""
 STAGED_PER_CYCLE, STORED_PER_CYCLE = 7.0, 3.25
 """So many elements of the result are stored in a cycle, by way of shared memory or straight from registers."""
-REPACK_CYCLES, REPACKED_BYTES_PER_CYCLE = 3500, 9
-"""The launch that repacks operands takes so many cycles, and copies so many bytes in each further one."""
 EXCHANGE_CYCLES, EXCHANGE_BYTES_PER_CYCLE = 2000, 12
 """With split-K, two barriers of the cluster take so many cycles, and each CTA reads so many bytes of partial sums in a
 cycle."""
@@ -67,13 +66,7 @@ def prior_seconds(gemm: Gemm, sizes: GemmMmaSizes[Ints], peaks: GpuPeaks) -> Flo
     epilogue = at_once * s.tile_m * s.tile_n / rate / s.split_k
     partials = gemm.accumulator.dtype.bytes * s.tile_m * s.tile_n
     exchange = np.where(s.split_k > 1, EXCHANGE_CYCLES + partials / EXCHANGE_BYTES_PER_CYCLE, 0)
-    repack = np.where(s.repacked == 1, repack_cycles(gemm, peaks), 0)
+    repack = np.where(s.repacked == 1, repack_cycles(uneven_operands(gemm), peaks), 0)
     waves = tiles / at_once
     cycles = END_CYCLES + repack + exchange + waves * (START_CYCLES + s.k_iters * iteration + epilogue)
     return peaks.launch_seconds + cycles / peaks.clock_hz
-
-
-def repack_cycles(gemm: Gemm, peaks: GpuPeaks) -> float:
-    """Return how many cycles the launch takes that repacks operands with uneven rows."""
-    copied = sum(b.bytes for b in uneven_operands(gemm))
-    return REPACK_CYCLES + copied / peaks.multiprocessors / REPACKED_BYTES_PER_CYCLE

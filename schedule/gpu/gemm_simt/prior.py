@@ -8,7 +8,9 @@ from ....ir.expr import WARP_LANES
 from ...problems.gemm import Gemm
 from ...space.columns import Bools, Floats, Ints
 from ...space.pruning import best_by_prior
-from ..gemm_mma.prior import END_CYCLES, L2_BYTES_PER_CYCLE, repack_cycles
+from ..gemm.prior import repack_cycles
+from ..gemm.repack import uneven_operands
+from ..gemm_mma.prior import END_CYCLES, L2_BYTES_PER_CYCLE
 from ..gemm_mma.sizes import CopyWidths
 from ..occupancy import PARTS, limits_of
 from ..peaks import GpuPeaks, UnitCycles
@@ -16,7 +18,7 @@ from .sizes import GemmSimtSizes, operand_bytes, vector_of
 from .term import term_cost
 
 # Cycles and rates of a multiprocessor, which were fitted to 260 kernels on an H200. Those that do not depend on the
-# arithmetic come from ``gemm_mma.prior``.
+# arithmetic come from ``gemm_mma.prior`` and ``gemm.prior``.
 START_CYCLES = 2400
 """CTAs that start together take so many cycles until they multiply, and after it."""
 LATENCY_CYCLES = 1200
@@ -115,7 +117,7 @@ def prior_seconds(gemm: Gemm, widths: CopyWidths, sizes: GemmSimtSizes[Ints], pe
     rounds = tiles // s.ctas_per_sm * round_of(s.ctas_per_sm) + round_of(tiles % s.ctas_per_sm)
     partials = gemm.accumulator.dtype.bytes * s.tile_m * s.tile_n
     exchange = np.where(s.split_k > 1, EXCHANGE_CYCLES + partials / EXCHANGE_BYTES_PER_CYCLE, 0)
-    repack = np.where(s.repacked == 1, repack_cycles(gemm, peaks), 0)
+    repack = np.where(s.repacked == 1, repack_cycles(uneven_operands(gemm), peaks), 0)
     return peaks.launch_seconds + (END_CYCLES + repack + exchange + rounds) / peaks.clock_hz
 
 

@@ -116,6 +116,16 @@ def test_what_it_leaves_to_others() -> None:
     assert SKETCH.matches(ODD, H200) and SKETCH.matches(MANY, H200) and not taken(H200)
 
 
+def test_many_small_products_of_uneven_rows_may_do_without_a_copy() -> None:
+    def products(k: int) -> Workload:
+        return workload_of("batch_matmul", batch=1000, m=50, n=60, k=k, dtype="float16")
+
+    assert SKETCH.matches(products(70), H200) and not SKETCH.matches(products(270), H200)
+    seconds = {s.name: s.space(products(70), H200, limit=2000).prior_seconds for s in sketches_for(products(70), H200)}
+    best = {name: found.min() for name, found in seconds.items() if found is not None}
+    assert best["cuda_gemm_mma"] < best["cuda_gemm"]  # a copy takes longer than what wgmma saves
+
+
 def test_on_hopper_it_takes_pixels_of_a_sector_or_two() -> None:
     def taken(filters: int, height: int = 64) -> bool:
         image: dict[str, object] = {"batch": 1, "channels": 32, "height": height, "width": 64}
