@@ -6,6 +6,11 @@
 Here i is a row axis, and j and k are the column axis. X is a row input, since it is read at its own row and column.
 G is broadcast along the rows. B and total depend on the row alone.
 
+    Z[i, j] = X[i, j] / total[i] * C[i, j % 64] - X[i, (j + 64) % 128] / total[i] * S[i, j % 64]
+
+The outputs may also read elements of any row of a tensor at other columns: half a row further on, as in rotary
+embeddings. Kernels load these once more, from memory that is close by then.
+
     total[c] = sum over n, p of X[n, c, p]
     Z[n, c, p] = X[n, c, p] / total[c]
 
@@ -28,6 +33,7 @@ from ...te.dynamic import row_extent
 from ...te.inline import MAX_INLINED_NODES, inline_stages
 from ...te.workload import Axis, Reducer, Stage, Workload
 from ..tile.accumulation import Accumulation
+from ..tile.pieces import LoadedSpan, span_of
 
 T = TypeVar("T")
 
@@ -66,13 +72,14 @@ class RowwiseProblem:
 
     ``rows`` and ``columns`` are the extents of the axes. Bodies call these axes ``row_axis(n)`` and ``column_axis(n)``.
     ``row_inputs`` are read at exactly (rows, columns). The last index of ``broadcast_loads`` is the last column axis,
-    on which their other indices do not depend. Every other load depends on the row, or on the row and the segment: on
-    any axes but the last column axis. A reduction reads only ``reductions`` that stand before it, and those at its own
-    row. ``elementwise_outputs`` have row and column axes, ``per_row_outputs`` have row axes only. ``order``: along
-    which of the axes (rows, columns) each dimension of row inputs and elementwise outputs goes, the last one along the
-    last column axis, and -1 where it has one element; empty where it is along each in turn, so that rows are
-    contiguous. ``dynamic``: the extent of
-    the first row axis in a call, where that is dynamic. ``joined_extent``: 0, or the extent of the last axis of the row
+    on which their other indices do not depend. The last index of ``other_loads``, which only elementwise outputs have,
+    depends on this axis in any way, and a condition may keep them inside their tensors. Every other load depends on the
+    row, or on the row and the segment: on any axes but the last column axis. A reduction reads only ``reductions`` that
+    stand before it, and those at its own row. ``elementwise_outputs`` have row and column axes, ``per_row_outputs``
+    have row axes only. ``order``: along which of the axes (rows, columns) each dimension of row inputs and elementwise
+    outputs goes, the last one along the last column axis, and -1 where it has one element; empty where it is along each
+    in turn, so that rows are contiguous. ``dynamic``: the extent of the first row axis in a call, where that is
+    dynamic. ``joined_extent``: 0, or the extent of the last axis of the row
     inputs, where the last row axis and the column axis are this one axis, the parts of which are rows. The last part
     ends where the axis ends, so that it may have columns of the part before.
     """
@@ -87,6 +94,7 @@ class RowwiseProblem:
     dynamic: Expr | None = None
     joined_extent: int = 0
     order: tuple[int, ...] = ()
+    other_loads: tuple[Load, ...] = ()
 
     def input_indices(self, rows: Sequence[Expr], columns: Sequence[Expr]) -> tuple[Expr, ...]:
         """Return where row inputs are read, at an index of each row axis and each column axis."""
@@ -248,6 +256,26 @@ class RowwiseProblem:
                 return buffer == total and float(count) == self.column_count
         return False
 
+    @property
+    def output_operands(self) -> tuple[Load, ...]:
+        """What elementwise outputs read along a row, beside the row inputs."""
+        return (*self.output_broadcasts, *self.other_loads)
+
+    @property
+    def read_once(self) -> tuple[Buffer, ...]:
+        """The row inputs of which nothing is read at another place."""
+        again = {load.buffer for load in self.other_loads}
+        return tuple(b for b in self.row_inputs if b not in again)
+
+    def span_of(self, load: Load, vector: int) -> LoadedSpan | None:
+        """Return the neighbours that ``load``, one of ``other_loads``, reads for a whole vector of a row. None where it
+        reads each element alone: where vectors begin anywhere, or run over several axes, and as ``span_of`` says."""
+        if self.columns[-1] % vector:
+            return None
+        extents = {row_axis(n): extent for n, extent in enumerate(self.rows)}
+        extents |= {column_axis(n): extent for n, extent in enumerate(self.columns)}
+        return span_of(load, column_axis(len(self.columns) - 1), vector, extents)
+
     def broadcasts_in(self, bodies: Sequence[Expr]) -> tuple[Load, ...]:
         """Return the broadcast loads of some bodies, each once."""
         loads = {load for body in bodies for load in loads_of(body)}
@@ -288,8 +316,8 @@ def in_order(axes: tuple[T, ...], order: tuple[int, ...], of_one: T) -> tuple[T,
 def rowwise_problem(workload: Workload) -> RowwiseProblem | None:
     """Return the workload as work on rows, or None where it is no such work.
 
-    It is none where a reduction leaves out the last dimension of what it reads or is over other axes than the other
-    reductions, and where something is read that belongs to another row or column.
+    It is none where a reduction leaves out the last dimension of what it reads, is over other axes than the other
+    reductions, or reads something that belongs to another row or column.
     """
     stages = inlined_into_readers(inline_stages(workload))
     reducing = [s for s in stages if s.reducer is not None] if stages else []
@@ -433,13 +461,16 @@ def _with_loads(p: RowwiseProblem) -> RowwiseProblem | None:
     column_names = [column_axis(n) for n in range(len(p.columns))]
     row_inputs: dict[str, Buffer] = {}
     broadcasts: dict[Load, None] = {}
+    others: dict[Load, None] = {}
     results = {r.tensor.name: r for r in p.reductions}
     own = [affine_form(i) for i in p.own_indices]
     extents = dict(zip((*row_names, *column_names), (*p.rows, *p.columns), strict=True))
-    outputs = (*p.elementwise_outputs, *p.per_row_outputs)
-    for body in (*(r.body for r in p.reductions), *(c.body for c in outputs)):
+    reduced, elementwise = [r.body for r in p.reductions], [c.body for c in p.elementwise_outputs]
+    for n, body in enumerate((*elementwise, *reduced, *(c.body for c in p.per_row_outputs))):
         for load in loads_of(body):
             kind = _kind_of(load, own, extents)
+            if kind is None and n < len(elementwise) and _is_along_a_row(load, column_names[-1]):
+                kind = "other"
             if kind is None:
                 return None
             if load.buffer.name in results:
@@ -449,13 +480,16 @@ def _with_loads(p: RowwiseProblem) -> RowwiseProblem | None:
                 row_inputs[load.buffer.name] = load.buffer
             elif kind == "broadcast":
                 broadcasts[load] = None
+            elif kind == "other":
+                others[load] = None
     if any(free_variables(c.body) & set(column_names) for c in p.per_row_outputs):
         return None
     if any(_is_product(r.body, p, row_inputs) for r in p.reductions):
         return None
     if not row_inputs or any(not _reads(r.body, row_inputs) for r in p.reductions):
         return None
-    return replace(p, row_inputs=tuple(row_inputs.values()), broadcast_loads=tuple(broadcasts))
+    row_tensors = tuple(row_inputs.values())
+    return replace(p, row_inputs=row_tensors, broadcast_loads=tuple(broadcasts), other_loads=tuple(others))
 
 
 def _is_product(body: Expr, p: RowwiseProblem, row_inputs: Mapping[str, Buffer]) -> bool:
@@ -496,6 +530,11 @@ def _kind_of(load: Load, own: Sequence[LinearForm | None], extents: Mapping[str,
         return "row input" if inside else None
     plain = inside and forms[-1:] == variable_forms([last]) and not any(last in f.variables for f in forms[:-1])
     return "broadcast" if plain else None
+
+
+def _is_along_a_row(load: Load, column: str) -> bool:
+    """Return whether a load depends on the last column axis by its last index alone."""
+    return load.mask is None and not any(column in free_variables(i) for i in load.indices[:-1])
 
 
 def is_below(form: LinearForm, extents: Mapping[str, int], end: int) -> bool:

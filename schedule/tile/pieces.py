@@ -3,13 +3,22 @@
 With 500 elements a row, pairs of elements are aligned, and both or none of them are inside:
 
     lanes_of_piece(select(j >= 6 and j < 506, X[i, j - 6]), "j", 8)    ->    2
+
+The elements of a vector may be read in another order than they have in memory, and several may be the same one:
+
+    span_of(X[i, (j + 64) % 128], "j", 8)    ->    8 elements, in their order
+    span_of(X[i, j // 2], "j", 8)            ->    4 elements, each of them twice
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 from ...ir.bounds import loop_range
-from ...ir.expr import Expr, Var, index
-from ...ir.linear_form import linear_form
-from ...ir.rewrite import free_variables
+from ...ir.expr import Const, Expr, Load, Var, conjunction, index
+from ...ir.linear_form import LinearForm, linear_form
+from ...ir.rewrite import free_variables, substitute
 from ...ir.simplify import simplify
+from .load_analysis import conditions_inside
 from .masked_loads import MaskedLoad, conjuncts
 from .stage_body import scalar_at
 
@@ -39,3 +48,50 @@ def are_together(masked: MaskedLoad, axis: str, lanes: int, *, aligned: bool) ->
     if form.coefficient(_LANE.name) != 1 or any(_LANE.name in free_variables(atom) for atom in first.terms):
         return False
     return not aligned or all(c % lanes == 0 for c in (first.constant, *first.terms.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedSpan:
+    """The neighbours in memory that a load reads for all elements of a vector: ``count`` of them, from that on which it
+    reads for element ``lowest``.
+
+    ``mask``: the condition, on the axes, that they are inside the tensor, the same for all elements; None where they
+    always are. ``begins_with_vector``: the index of the first one is where the vector begins along the axis.
+    ``places``: which of the neighbours belongs to an element of the vector, both counted from 0.
+    """
+
+    lowest: int
+    count: int
+    mask: Expr | None = None
+    begins_with_vector: bool = False
+    places: LinearForm = LinearForm({_LANE: 1})
+
+    def place(self, element: Expr) -> Expr:
+        """Return ``places`` at an element of the vector."""
+        return substitute(self.places.to_expr(), {_LANE.name: element})
+
+
+def span_of(load: Load, axis: str, lanes: int, extents: Mapping[str, int]) -> LoadedSpan | None:
+    """Return the neighbours along the last dimension that ``load`` reads for ``lanes`` elements along ``axis``, from a
+    multiple of that number on. None where they are more than ``lanes``, and where some may be outside the tensor while
+    others are not. ``extents``: those of all axes."""
+    at, ranges = {axis: _PIECE * lanes + _LANE}, {_LANE.name: loop_range(lanes)}
+    mask = conjunction(*conditions_inside(load, extents))
+    same = [*load.indices[:-1], *([] if mask is None else [mask])]
+    if any(_LANE.name in free_variables(simplify(scalar_at(e, at), ranges)) for e in same):
+        return None
+    form = linear_form(simplify(scalar_at(load.indices[-1], at), ranges))
+    moving = form.only(atom for atom in form.terms if free_variables(atom) == {_LANE.name})
+    fixed = form.without(moving.terms)
+    if any(_LANE.name in free_variables(atom) for atom in fixed.terms):
+        return None
+    places = [_constant(substitute(moving.to_expr(), {_LANE.name: index(n)})) for n in range(lanes)]
+    low, count = min(places), max(places) - min(places) + 1
+    begins = fixed + low == LinearForm({_PIECE: lanes})
+    return LoadedSpan(places.index(low), count, mask, begins, moving - low) if count <= lanes else None
+
+
+def _constant(e: Expr) -> int:
+    found = simplify(e, {})
+    assert isinstance(found, Const)
+    return int(found.value)

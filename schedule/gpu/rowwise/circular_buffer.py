@@ -56,7 +56,7 @@ class CircularBuffer:
             self._start_copy(self.block, 0, n, n)
         vectors.allocate_registers()
         vectors.load_edge(RowIndex(self.block), vectors.edge_registers)
-        self.passes.preload_broadcasts(RowIndex(self.block))
+        self.passes.preload_operands(RowIndex(self.block))
         with w.loop(self.passes.name("iteration"), -(-p.row_count // self.blocks)) as iteration:
             flat = self.block + iteration * self.blocks
             exists = flat < p.row_end if p.row_count % self.blocks else None

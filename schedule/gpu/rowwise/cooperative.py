@@ -202,7 +202,7 @@ def cooperative_sizes(problem: RowwiseProblem, target: Target, c: Columns) -> Co
     words = -(-problem.read_bytes * partition.vector // 4)
     converting = CONVERTING if any(tensor.dtype.bits == 16 for tensor in problem.row_inputs) else 0
     held = np.where(reloads, 2 * every, kept + (buffered > 0))
-    broadcast = sum((-(-load.dtype.bytes * partition.vector // 4) for load in problem.output_broadcasts), start=0 * own)
+    broadcast = sum((-(-load.dtype.bytes * partition.vector // 4) for load in problem.output_operands), start=0 * own)
     return CooperativeSizes(
         columns=partition.columns,
         vector=partition.vector,

@@ -1,18 +1,19 @@
 """Writes the passes over a row: its reductions, one after another, and then what is written from it and from their
 results."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ....ir.buffer import Buffer, MemoryScope
-from ....ir.expr import Binary, Expr, Load, Select, Unary, Var, const, index, minimum, rebuild
+from ....ir.expr import Binary, Broadcast, Expr, Load, Select, Unary, Var, const, index, minimum, rebuild
 from ....ir.gpu.barrier import SyncScope
 from ....ir.linear_form import affine_form
-from ....ir.rewrite import substitute
+from ....ir.rewrite import loads_of, substitute
 from ....te.functions import cast, equal
 from ...problems.rowwise import ReducedTensor, column_axis, has_column_axis
 from ...tile.accumulation import Accumulation, register_dtype, store_state
 from ...tile.contiguous import contiguous_vector
+from ...tile.pieces import LoadedSpan
 from ...tile.reciprocals import with_reciprocals
 from ...tile.stage_body import scalar_at
 from ..block_reduce import group_reduce, group_scratch
@@ -25,17 +26,24 @@ ACCUMULATORS = 4
 
 @dataclass(frozen=True, slots=True)
 class RegisterVector:
-    """A vector in registers: the elements along the last dimension of ``buffer``, at ``indices`` of the others."""
+    """A vector in registers: the elements along the last dimension of ``buffer``, at ``indices`` of the others, each at
+    its place in ``span``."""
 
     buffer: Buffer
     indices: tuple[Expr, ...]
+    span: LoadedSpan
+
+    def at(self, element: Expr) -> Load:
+        """Return an element of the vector."""
+        return Load(self.buffer, (*self.indices, self.span.place(element)))
 
 
 @dataclass
 class RowPasses:
     """The statements of one thread for the row that it works on.
 
-    ``results`` has what each reduction found. ``preloaded`` has the broadcast operands that are in registers already.
+    ``results`` has what each reduction found. ``preloaded`` has the operands that are in registers already: what is
+    read along rows, beside the row inputs.
     """
 
     vectors: ThreadVectors
@@ -45,6 +53,7 @@ class RowPasses:
     def __post_init__(self) -> None:
         self.problem, self.sizes, self.w = self.vectors.problem, self.vectors.sizes, self.vectors.w
         self.name = self.vectors.name
+        self.spans = {load: self.problem.span_of(load, self.sizes.vector) for load in self.problem.other_loads}
 
     def allocate_scratch(self, slots: int) -> list[tuple[Buffer, ...]]:
         """Shared memory for each reduction (see ``group_scratch``), and for what joined moments have besides."""
@@ -126,19 +135,19 @@ class RowPasses:
             axes: Mapping[str, Expr],
             vector: RowVector | None,
             element: Expr,
-            broadcasts: Mapping[Load, RegisterVector],
+            operands: Mapping[Load, RegisterVector],
         ) -> None:
             state = [Load(a, (number,)) for a in accumulators]
-            value = self._value(body, axes, vector, element, broadcasts)
-            at = self._value(position, axes, vector, element, broadcasts) if reduction.reducer.is_position else index(0)
+            value = self._value(body, axes, vector, element, operands)
+            at = self._value(position, axes, vector, element, operands) if reduction.reducer.is_position else index(0)
             store_state(w, accumulators, (number,), how.accumulate(state, value, at))
 
         is_last = n == len(self.problem.reductions) - 1 and not self.problem.elementwise_outputs
         with self.vectors.each_in_registers(row, f"reduce{n}", last_pass=is_last) as vector:
-            broadcasts = self._load_broadcasts(row, vector, f"reduce{n}", [body])
+            operands = self._load_operands(row, vector, f"reduce{n}", [body])
             with self.vectors.elements(f"reduce{n}_v") as v:
                 axes = self.vectors.element_axes(row, vector, v)
-                accumulate(v % count if count > 1 else index(0), axes, vector, v, broadcasts)
+                accumulate(v % count if count > 1 else index(0), axes, vector, v, operands)
         if s.edge_columns:
             with w.when(self.vectors.has_edge()):
                 axes = self.vectors.element_axes(row, None, index(0))
@@ -164,7 +173,7 @@ class RowPasses:
         w, s, outputs = self.w, self.sizes, self.problem.elementwise_outputs
         bodies = [self._hoisted(row, f"write{n}", c.body) for n, c in enumerate(outputs)]
         with self.vectors.each_in_registers(row, "write", last_pass=True) as vector:
-            broadcasts = self._load_broadcasts(row, vector, "write", bodies)
+            operands = self._load_operands(row, vector, "write", bodies)
             new = [
                 w.allocate(self.name(f"results{n}"), (s.vector,), c.tensor.dtype, MemoryScope.REGISTER)
                 for n, c in enumerate(outputs)
@@ -172,7 +181,7 @@ class RowPasses:
             with self.vectors.elements("write_v") as v:
                 axes = self.vectors.element_axes(row, vector, v)
                 for buffer, body in zip(new, bodies, strict=True):
-                    w.store(buffer, (v,), self._value(body, axes, vector, v, broadcasts))
+                    w.store(buffer, (v,), self._value(body, axes, vector, v, operands))
             with w.when(row.exists):
                 for buffer, c in zip(new, outputs, strict=True):
                     indices = self.problem.input_indices(
@@ -199,28 +208,47 @@ class RowPasses:
             for c in self.problem.per_row_outputs:
                 self.w.store(c.tensor, self.vectors.row_indices(row), self._value(c.body, axes, None, index(0), {}))
 
-    # --- broadcast operands
+    # --- operands
 
-    def preload_broadcasts(self, row: RowIndex) -> None:
-        """Load what the elementwise outputs broadcast into registers, for the thread's first vectors, all at once."""
+    def preload_operands(self, row: RowIndex) -> None:
+        """Load the operands of the elementwise outputs into registers, for the thread's first vectors, all at once."""
         s = self.sizes
-        loads = self.problem.output_broadcasts if s.preloaded_vectors else ()
-        for n, load in enumerate(loads):
-            shape = (s.preloaded_vectors, s.vector)
+        loads = self._operands(c.body for c in self.problem.elementwise_outputs) if s.preloaded_vectors else {}
+        for n, (load, span) in enumerate(loads.items()):
+            shape = (s.preloaded_vectors, span.count)
             self.preloaded[load] = self.w.allocate(self.name(f"preloaded{n}"), shape, load.dtype, MemoryScope.REGISTER)
         if loads:
             with self.vectors.each(row, "preload") as vector, self.w.when(self._is_preloaded(vector)):
-                for load in loads:
-                    indices = contiguous_vector((vector.slot, index(0)), s.vector)
-                    self.w.store(self.preloaded[load], indices, self._broadcast_vector(load, row, vector))
+                for load, span in loads.items():
+                    indices = contiguous_vector((vector.slot, index(0)), span.count)
+                    self.w.store(self.preloaded[load], indices, self._operand_vector(load, span, row, vector))
 
     def _is_preloaded(self, vector: RowVector) -> Expr | None:
-        """Return whether the broadcast operands of a vector are preloaded; None where those of all vectors are."""
+        """Return whether the operands of a vector are preloaded; None where those of all vectors are."""
         s = self.sizes
         return vector.slot < s.preloaded_vectors if s.preloaded_vectors < s.vectors_per_thread else None
 
-    def _broadcast_vector(self, load: Load, row: RowIndex, vector: RowVector) -> Load:
-        """Return the vector of a broadcast operand for a vector of the row."""
+    def _operands(self, bodies: Iterable[Expr]) -> Mapping[Load, LoadedSpan]:
+        """Return what is loaded in whole vectors for ``bodies``, and is no row input: of which neighbours."""
+        read = {load for body in bodies for load in loads_of(body)}
+        spans = {load: LoadedSpan(0, self.sizes.vector) for load in self.problem.broadcast_loads}
+        spans |= {load: span for load, span in self.spans.items() if span is not None and not self._is_own(load)}
+        return {load: span for load, span in spans.items() if load in read}
+
+    def _is_own(self, load: Load) -> bool:
+        """Return whether a load reads the thread's own vector of a row input, in some order."""
+        span, own = self.spans.get(load), self.problem.own_indices
+        is_row = load.buffer in self.problem.row_inputs and load.indices[:-1] == own[:-1]
+        return is_row and span is not None and span.begins_with_vector
+
+    def _operand_vector(self, load: Load, span: LoadedSpan, row: RowIndex, vector: RowVector) -> Load:
+        """Return the neighbours that an operand has for a vector of the row."""
+        if load not in self.problem.broadcast_loads:
+            axes, lowest = (self.vectors.element_axes(row, vector, index(n)) for n in (0, span.lowest))
+            others = [substitute(i, axes) for i in load.indices[:-1]]
+            there = contiguous_vector((*others, substitute(load.indices[-1], lowest)), span.count)
+            mask = None if span.mask is None else substitute(span.mask, axes)
+            return Load(load.buffer, there, mask if mask is None or span.count == 1 else Broadcast(mask, span.count))
         axes, count = self.vectors.element_axes(row, vector, index(0)), self.problem.vector_axes
         leading = [substitute(i, axes) for i in load.indices[:-count]]
         columns, first = self.vectors.column_indices(vector), self.vectors.first_column(row)
@@ -232,28 +260,28 @@ class RowPasses:
             columns = contiguous_vector((whole + (first + v) % v,), v)
         return Load(load.buffer, (*leading, *columns[-count:]))
 
-    def _load_broadcasts(
+    def _load_operands(
         self, row: RowIndex, vector: RowVector, name: str, bodies: Sequence[Expr]
     ) -> Mapping[Load, RegisterVector]:
-        """Return the broadcast operands of ``bodies`` for one vector of the row, in registers."""
+        """Return the operands of ``bodies`` for one vector of the row, in registers."""
         s = self.sizes
         found: dict[Load, RegisterVector] = {}
-        for n, load in enumerate(self.problem.broadcasts_in(bodies)):
+        for n, (load, span) in enumerate(self._operands(bodies).items()):
             preloads = load in self.preloaded and name == "write"
             if preloads and self._is_preloaded(vector) is None:
-                found[load] = RegisterVector(self.preloaded[load], (vector.slot,))
+                found[load] = RegisterVector(self.preloaded[load], (vector.slot,), span)
                 continue
-            buffer = self.w.allocate(self.name(f"{name}_broadcast{n}"), (s.vector,), load.dtype, MemoryScope.REGISTER)
-            whole = contiguous_vector((index(0),), s.vector)
+            buffer = self.w.allocate(self.name(f"{name}_operand{n}"), (span.count,), load.dtype, MemoryScope.REGISTER)
+            whole = contiguous_vector((index(0),), span.count)
             with self.w.when(vector.slot >= s.preloaded_vectors if preloads else None):
-                self.w.store(buffer, whole, self._broadcast_vector(load, row, vector))
+                self.w.store(buffer, whole, self._operand_vector(load, span, row, vector))
             if preloads:
                 slot = minimum(vector.slot, index(s.preloaded_vectors - 1))
                 with self.w.when(self._is_preloaded(vector)):
                     self.w.store(
-                        buffer, whole, Load(self.preloaded[load], contiguous_vector((slot, index(0)), s.vector))
+                        buffer, whole, Load(self.preloaded[load], contiguous_vector((slot, index(0)), span.count))
                     )
-            found[load] = RegisterVector(buffer, ())
+            found[load] = RegisterVector(buffer, (), span)
         return found
 
     # --- values
@@ -264,11 +292,11 @@ class RowPasses:
         axes: Mapping[str, Expr],
         vector: RowVector | None,
         element: Expr,
-        broadcasts: Mapping[Load, RegisterVector],
+        operands: Mapping[Load, RegisterVector],
     ) -> Expr:
         """``body`` at ``axes``: at an element of ``vector``, or (None) at the thread's edge column or at no column.
 
-        Results of reductions, ``broadcasts`` and row inputs are taken from registers.
+        Results of reductions, ``operands`` and row inputs are taken from registers.
         """
         own = [affine_form(i) for i in self.problem.own_indices]
         registers, edge_registers = self.vectors.registers, self.vectors.edge_registers
@@ -277,12 +305,15 @@ class RowPasses:
             name = load.buffer.name
             if name in self.results:
                 return self.results[name]
-            if load in broadcasts:
-                return Load(broadcasts[load].buffer, (*broadcasts[load].indices, element))
+            if load in operands:
+                return operands[load].at(element)
             if name in registers and [affine_form(i) for i in load.indices] == own:
                 if vector is None:
                     return Load(edge_registers[name], ())
                 return Load(registers[name], (self.vectors.register_slot(vector), element))
+            span = self.spans.get(load)
+            if span is not None and vector is not None and self._is_own(load):
+                return Load(registers[name], (self.vectors.register_slot(vector), span.place(element)))
             return load
 
         return scalar_at(body, axes, from_registers)
@@ -292,15 +323,16 @@ class RowPasses:
         axes = self.vectors.row_axes(row)
         computed: dict[Expr, Buffer] = {}
 
-        def hoisted(e: Expr) -> Expr:
-            if isinstance(e, Load) and self.problem.joined_extent and not has_column_axis(e):
+        def hoisted(e: Expr, taken: bool = True) -> Expr:
+            if isinstance(e, Load) and taken and self.problem.joined_extent and not has_column_axis(e):
                 if e not in computed and e.buffer.name not in self.results:
                     computed[e] = self.w.allocate(
                         self.name(f"{name}_row{len(computed)}"), (), e.dtype, MemoryScope.REGISTER
                     )
                     self.w.store(computed[e], (), self._value(e, axes, None, index(0), {}))
                 return Load(computed[e], ()) if e in computed else e
-            if isinstance(e, Binary | Unary) and e.dtype.is_float and not has_column_axis(e):
+            is_there = taken or all(load.buffer.name in self.results for load in loads_of(e))
+            if isinstance(e, Binary | Unary) and e.dtype.is_float and not has_column_axis(e) and is_there:
                 dtype = register_dtype(e.dtype)
                 if e not in computed:
                     computed[e] = self.w.allocate(
@@ -310,8 +342,8 @@ class RowPasses:
                     self.w.store(computed[e], (), cast(value, dtype))
                 there = Load(computed[e], ())
                 return cast(there, e.dtype)
-            if isinstance(e, Select):  # a branch that is not taken may not be computed
-                return Select(hoisted(e.condition), e.then, e.otherwise)
-            return rebuild(e, [hoisted(c) for c in e.children]) if e.children else e
+            if isinstance(e, Select):  # what a branch that is not taken loads may not be there
+                return Select(hoisted(e.condition, taken), hoisted(e.then, False), hoisted(e.otherwise, False))
+            return rebuild(e, [hoisted(c, taken) for c in e.children]) if e.children else e
 
         return hoisted(with_reciprocals(body, has_column_axis))

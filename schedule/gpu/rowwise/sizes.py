@@ -229,7 +229,7 @@ def _registers(problem: RowwiseProblem, partition: RowPartition[Ints], in_regist
     """Registers of a thread: its vectors of the row, a vector of results, and vectors of broadcast operands. Where a
     vector stands in memory, and what belongs to its segment, stays in a register, too, from one pass to the next."""
     words = -(-problem.read_bytes * partition.vector // 4)
-    broadcast_words = sum((-(-load.dtype.bytes * partition.vector // 4) for load in problem.output_broadcasts), start=0)
+    broadcast_words = sum((-(-load.dtype.bytes * partition.vector // 4) for load in problem.output_operands), start=0)
     broadcast_vectors = np.where(preloaded == partition.vectors_per_thread, preloaded, preloaded + 1)
     if problem.elementwise_outputs:
         words += (problem.segment < problem.column_count) + problem.reads_segments

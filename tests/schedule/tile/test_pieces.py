@@ -1,9 +1,13 @@
-"""Pieces of vectors: how many neighbours a load reads from contiguous aligned places, under one condition."""
+"""Pieces of vectors: how many neighbours a load reads from contiguous aligned places, under one condition; and which
+neighbours a load reads in any order."""
 
 import pytest
 
+from tilewright.ir.expr import Const, Load, index
+from tilewright.ir.rewrite import loads_of
+from tilewright.ir.simplify import simplify
 from tilewright.schedule.tile.masked_loads import masked_loads_of
-from tilewright.schedule.tile.pieces import lanes_of_piece
+from tilewright.schedule.tile.pieces import lanes_of_piece, span_of
 from tilewright.te.parse import parse_workload
 
 PADDED = "Y[i < 64, j < 64] = select(j >= {0} and j < {1}, X[i, j - {0}], 0)"
@@ -37,3 +41,46 @@ def test_neighbours_are_loaded_together_as_far_as_they_are_aligned(case: str) ->
         m for m in masked_loads_of(parse_workload(f"{inputs}\n{stage}").stages[0].body) if len(m.load.indices) > 1
     )
     assert lanes_of_piece(load, "j", 8) == lanes
+
+
+SPANS = {
+    "half a row further on": ("X[i, (j + 32) % 64]", [*range(8)], 0, False),
+    "the other one of a pair": ("X[i, j // 2 * 2 + 1 - j % 2]", [1, 0, 3, 2, 5, 4, 7, 6], 1, True),
+    "one for a pair": ("X[i, j // 2 + 32]", [0, 0, 1, 1, 2, 2, 3, 3], 0, False),
+    "a flipped row": ("X[i, 63 - j]", [*reversed(range(8))], 7, False),
+    "half of a gathered row": ("X[min(max(P[i], 0), 63), j // 2]", [0, 0, 1, 1, 2, 2, 3, 3], 0, False),
+    "under a condition": ("select(j < 32, X[i, j + 32], 0)", [*range(8)], 0, False),
+    "of an earlier row": ("select(i > 0, X[i - 1, j], 0)", [*range(8)], 0, True),
+}
+ALONE = [
+    "X[i, j // 2 + j % 2 * 32]",
+    "select(j > 0, X[i, j - 1], 0)",
+    "X[i, (j + 1) % 64]",
+    "X[j, i]",
+    "X[i, min(max(P[j], 0), 63)]",
+]
+
+
+@pytest.mark.parametrize("case", SPANS)
+def test_the_neighbours_that_a_vector_needs_are_found_in_any_order(case: str) -> None:
+    body, places, lowest, begins = SPANS[case]
+    load, extents = _load_of(body)
+    span = span_of(load, "j", 8, extents)
+    assert span is not None
+    found = [simplify(span.place(index(n)), {}) for n in range(8)]
+    assert [int(e.value) for e in found if isinstance(e, Const)] == places
+    assert (span.count, span.lowest, span.begins_with_vector) == (max(places) + 1, lowest, begins)
+    assert (span.mask is not None) == body.startswith("select")
+
+
+@pytest.mark.parametrize("body", ALONE)
+def test_elements_that_are_no_neighbours_are_loaded_alone(body: str) -> None:
+    load, extents = _load_of(body)
+    assert span_of(load, "j", 8, extents) is None
+
+
+def _load_of(body: str) -> tuple[Load, dict[str, int]]:
+    positions = "P: int64[64]\n" if "P" in body else ""
+    (stage,) = parse_workload(f"X: float16[64, 64]\n{positions}Y[i < 64, j < 64] = {body}").stages
+    (load,) = (load for load in loads_of(stage.body) if load.buffer.name == "X")
+    return load, {a.name: a.extent for a in stage.axes}
