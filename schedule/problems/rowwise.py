@@ -258,14 +258,11 @@ class RowwiseProblem:
 
     @property
     def output_operands(self) -> tuple[Load, ...]:
-        """What elementwise outputs read along a row, beside the row inputs."""
-        return (*self.output_broadcasts, *self.other_loads)
-
-    @property
-    def read_once(self) -> tuple[Buffer, ...]:
-        """The row inputs of which nothing is read at another place."""
-        again = {load.buffer for load in self.other_loads}
-        return tuple(b for b in self.row_inputs if b not in again)
+        """What elementwise outputs read along a row, beside the row inputs. Of ``other_loads`` there is one of each
+        other tensor: what else they read is often the same vector."""
+        known = {*self.row_inputs, *(load.buffer for load in self.output_broadcasts)}
+        others = {load.buffer: load for load in self.other_loads if load.buffer not in known}
+        return (*self.output_broadcasts, *others.values())
 
     def span_of(self, load: Load, vector: int) -> LoadedSpan | None:
         """Return the neighbours that ``load``, one of ``other_loads``, reads for a whole vector of a row. None where it

@@ -11,5 +11,6 @@ What comes in is a ``problems.rowwise.RowwiseProblem``. What goes out is a kerne
                      ``cooperative_kernel``
 ``circular_buffer``  rows that stay in a circular buffer in shared memory
 ``vectors``          the vectors of a row that belong to one thread
+``held_vectors``     which of them has what an output reads at another column
 ``passes``           the reductions of a row, and what is written from them
 """

@@ -151,7 +151,7 @@ def cooperative_kernel(workload: Workload, problem: RowwiseProblem, sizes: Coope
     ]
     names = [free_prefix(name, rows[0].vectors.tensors) for name in _AXES]
     bounds = list(zip(names, (s.cluster_size, s.row_groups, s.threads), _AXES.values(), strict=True))
-    once = () if s.reloads else problem.read_once
+    once = () if s.reloads else rows[0].read_once
     evict_first = [b.name for b in (*once, *(c.tensor for c in problem.elementwise_outputs))]
     with w.launch(KERNEL_NAME, bounds, min_blocks=s.min_ctas_per_sm, evict_first=evict_first):
         _write_rows(w, rows)

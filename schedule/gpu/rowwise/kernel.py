@@ -72,7 +72,7 @@ def launch_rows(
     bounds.append((name("t"), s.threads, HardwareAxis.THREAD))
     # The cache may keep what clusters write: that is 2 % faster on an H200.
     written = [c.tensor for c in problem.elementwise_outputs] if s.cluster_size == 1 else []
-    evict_first = [b.name for b in (*problem.read_once, *written)]
+    evict_first = [b.name for b in (*passes.read_once, *written)]
     with w.launch(called, bounds, count=blocks, min_blocks=s.min_ctas_per_sm, evict_first=evict_first) as variables:
         prefetch = RowPrefetch(passes, variables[0], grid, count)
         if s.prefetching_ctas:

@@ -17,9 +17,11 @@ from ...tile.pieces import LoadedSpan
 from ...tile.reciprocals import with_reciprocals
 from ...tile.stage_body import scalar_at
 from ..block_reduce import group_reduce, group_scratch
+from .held_vectors import held_slot
 from .sizes import RowStorage
 from .vectors import RowIndex, RowVector, ThreadVectors
 
+_SLOT = Var("slot#")
 ACCUMULATORS = 4
 """How many accumulators a thread has for one reduction, so that as many additions are in flight at once."""
 
@@ -54,6 +56,15 @@ class RowPasses:
         self.problem, self.sizes, self.w = self.vectors.problem, self.vectors.sizes, self.vectors.w
         self.name = self.vectors.name
         self.spans = {load: self.problem.span_of(load, self.sizes.vector) for load in self.problem.other_loads}
+        all_held = self.sizes.storage == RowStorage.REGISTERS
+        slots = ((x, held_slot(self.problem, x, self.sizes, _SLOT, all_held=all_held)) for x in self.spans)
+        self.held = {load: slot for load, slot in slots if slot is not None}
+
+    @property
+    def read_once(self) -> tuple[Buffer, ...]:
+        """The row inputs of which no thread loads an element that another one has."""
+        again = {load.buffer for load in self.problem.other_loads if load not in self.held}
+        return tuple(b for b in self.problem.row_inputs if b not in again)
 
     def allocate_scratch(self, slots: int) -> list[tuple[Buffer, ...]]:
         """Shared memory for each reduction (see ``group_scratch``), and for what joined moments have besides."""
@@ -232,14 +243,8 @@ class RowPasses:
         """Return what is loaded in whole vectors for ``bodies``, and is no row input: of which neighbours."""
         read = {load for body in bodies for load in loads_of(body)}
         spans = {load: LoadedSpan(0, self.sizes.vector) for load in self.problem.broadcast_loads}
-        spans |= {load: span for load, span in self.spans.items() if span is not None and not self._is_own(load)}
+        spans |= {load: span for load, span in self.spans.items() if span is not None and load not in self.held}
         return {load: span for load, span in spans.items() if load in read}
-
-    def _is_own(self, load: Load) -> bool:
-        """Return whether a load reads the thread's own vector of a row input, in some order."""
-        span, own = self.spans.get(load), self.problem.own_indices
-        is_row = load.buffer in self.problem.row_inputs and load.indices[:-1] == own[:-1]
-        return is_row and span is not None and span.begins_with_vector
 
     def _operand_vector(self, load: Load, span: LoadedSpan, row: RowIndex, vector: RowVector) -> Load:
         """Return the neighbours that an operand has for a vector of the row."""
@@ -312,8 +317,9 @@ class RowPasses:
                     return Load(edge_registers[name], ())
                 return Load(registers[name], (self.vectors.register_slot(vector), element))
             span = self.spans.get(load)
-            if span is not None and vector is not None and self._is_own(load):
-                return Load(registers[name], (self.vectors.register_slot(vector), span.place(element)))
+            if load in self.held and span is not None and vector is not None:
+                slot = substitute(self.held[load], {_SLOT.name: self.vectors.register_slot(vector)})
+                return Load(registers[name], (slot, span.place(element)))
             return load
 
         return scalar_at(body, axes, from_registers)

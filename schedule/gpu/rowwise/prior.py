@@ -9,11 +9,16 @@ the CTAs are apart; then one that has a multiprocessor for itself exposes some o
 when all CTAs of another one have ended, and exposes all where none is beside it.
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 
-from ....ir.expr import WARP_LANES, Binary, Unary, UnaryOp, walk
-from ...problems.rowwise import RowwiseProblem, has_column_axis
+from ....ir.expr import WARP_LANES, Binary, Load, Unary, UnaryOp, Var, index, walk
+from ....ir.rewrite import loads_of, map_loads
+from ...problems.rowwise import RowwiseProblem, column_axis, has_column_axis
 from ...space.columns import Floats, Ints
+from ...tile.reciprocals import with_reciprocals
 from ..memory_prior import BLOCK_CYCLES
 from ..occupancy import GpuLimits
 from ..peaks import GpuPeaks
@@ -28,7 +33,9 @@ from ..reduction_prior import (
     overlapped_seconds,
     seconds_in_waves,
 )
-from .sizes import RowStorage, RowwiseSizes, clusters_at_once
+from ..term_cost import ISSUED_LANES, reduction_cost, value_cost
+from .held_vectors import held_slot
+from .sizes import RowPartition, RowStorage, RowwiseSizes, clusters_at_once
 
 LOADS_AHEAD = 2
 """How many vectors of each input a thread has under way while rows stay in memory."""
@@ -43,6 +50,9 @@ SPECIAL_OPERATIONS = 8
 """Any other function of one operand takes special function units, of which there is one for so many float32 units."""
 SEGMENT_OPERATIONS = 16
 """So many operations find the segment of a vector, by a division, and what is read of it (a guess)."""
+THREAD_INSTRUCTIONS, ACCESS_INSTRUCTIONS, WIDEST_ACCESS_BYTES = 60, 2, 16
+"""A thread takes about so many instructions beside its elements, and so many for each access to memory. An RMS norm of
+128 columns with a rotary embedding has 199 with 16 threads a row, and 206 with 8, each of which has two vectors."""
 SHARED_ROW = 1.002
 """Where nothing else tells two settings apart, the one whose CTAs hold whole rows is the faster one: rows of 32768
 floats over their mean take an H100 722 us with one CTA for each, and 740 with four."""
@@ -129,7 +139,10 @@ def segment_share(problem: RowwiseProblem) -> float:
 
 def arithmetic_cycles(problem: RowwiseProblem, s: RowwiseSizes[Ints], peaks: GpuPeaks) -> Floats:
     """Return how long one multiprocessor computes for one row, one cycle of a float32 unit for each operation. Threads
-    without a vector work as well. Where a segment stands, or what belongs to it, is found for each vector."""
+    without a vector work as well. Where a segment stands, or what belongs to it, is found for each vector. Where rows
+    are read at other columns, all instructions count."""
+    if problem.other_loads:
+        return _instruction_cycles(problem, s, peaks)
     vectors = s.vectors_per_thread * s.threads_per_row * s.cluster_size
     # Elements of a vector that runs from one segment into the next may have different operands.
     segments = np.where(problem.reads_segments & (problem.columns[-1] % s.vector > 0), s.vector, 1)
@@ -137,6 +150,43 @@ def arithmetic_cycles(problem: RowwiseProblem, s: RowwiseSizes[Ints], peaks: Gpu
     operations = s.vector * _operations(problem, SPECIAL_OPERATIONS) + found
     cycles: Floats = vectors * operations / (peaks.float32_flops_per_cycle / 2)
     return cycles
+
+
+def _instruction_cycles(problem: RowwiseProblem, s: RowwiseSizes[Ints], peaks: GpuPeaks) -> Floats:
+    """Return how long one multiprocessor takes for the instructions of one row that is read at other columns, too. They
+    are the fewer, the more of that a thread has in its own vectors."""
+    all_held = s.storage == RowStorage.REGISTERS
+    names = np.stack([s.vector, s.threads_per_row, s.cluster_size, all_held], axis=1)
+    distinct, number = np.unique(names, axis=0, return_inverse=True)
+    found = [_cycles_of_row(problem, [int(n) for n in row], peaks) for row in distinct]
+    cycles: Floats = np.array(found)[number.reshape(-1)]
+    return cycles
+
+
+def _cycles_of_row(problem: RowwiseProblem, sizes: Sequence[int], peaks: GpuPeaks) -> float:
+    """Return ``_instruction_cycles`` of one setting: a vector, the threads of a row, the CTAs of a row, and whether
+    threads hold all their vectors in registers."""
+    vector, threads, ctas, all_held = sizes
+    p = RowPartition(problem.column_count, vector, threads, 1, ctas)
+    rows = [load for load in problem.other_loads if load.buffer in problem.row_inputs]
+    slots = [held_slot(problem, load, p, index(0), all_held=bool(all_held)) for load in rows]
+    own = Var(column_axis(len(problem.columns) - 1))
+
+    def needed(load: Load) -> Load:
+        """What a thread computes at another column it has at its own ones, where it holds all that is read."""
+        is_held = load in problem.other_loads and None not in slots
+        return replace(load, indices=(*load.indices[:-1], own)) if is_held else load
+
+    bodies = [with_reciprocals(map_loads(c.body, needed), has_column_axis) for c in problem.elementwise_outputs]
+    reads = {load for body in bodies for load in loads_of(body)}
+    costs = [value_cost(body, [x for x in reads if not has_column_axis(x)], peaks) for body in bodies]
+    costs += [reduction_cost(r.reducer, r.body, r.tensor.dtype, peaks) for r in problem.reductions]
+    alone = {x for x in problem.other_loads if x in reads and problem.span_of(x, vector) is None}
+    moved = [(x.dtype, x in alone) for x in reads if has_column_axis(x)]
+    moved += [(c.tensor.dtype, False) for c in problem.elementwise_outputs]
+    accesses = sum(vector if is_alone else -(-vector * dtype.bytes // WIDEST_ACCESS_BYTES) for dtype, is_alone in moved)
+    of_vector = vector * sum(c.cycles for c in costs) + accesses * ACCESS_INSTRUCTIONS / ISSUED_LANES
+    return threads * ctas * (p.vectors_per_thread * of_vector + THREAD_INSTRUCTIONS / ISSUED_LANES)
 
 
 def _thread_cycles(problem: RowwiseProblem, s: RowwiseSizes[Ints]) -> Ints:

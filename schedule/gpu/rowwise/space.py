@@ -103,7 +103,7 @@ class RowwisePlan(GpuPlan):
             ),
             Knob(
                 "broadcast_preload",
-                (0, 1, 3, 5) if self.problem.output_operands else (0,),
+                (0, 1, 3, 5) if self.problem.output_broadcasts or self.problem.other_loads else (0,),
                 "which share of the broadcast operands is loaded before a row is reduced: none, all, or one in so many",
             ),
             Knob(
@@ -219,7 +219,8 @@ class RowwisePlan(GpuPlan):
         Where every pass reads the row again, a thread takes ``UNROLL`` vectors at a time, whose slots do not say which
         preloaded ones belong to them."""
         s, p = self.sizes(c), self.problem
-        follow_rows = any(has_row_axis(i) for load in p.output_operands for i in load.indices)
+        loads = (*p.output_broadcasts, *p.other_loads)
+        follow_rows = any(has_row_axis(i) for load in loads for i in load.indices)
         apart = s.blocks // s.cluster_size * s.columns  # elements from a row of a CTA to its next one
         in_memory_order = not p.joined_extent and not p.order
         same_column = (s.edge_columns == 0) | ((apart % s.vector == 0) & in_memory_order)

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.schedule.gpu.tiles import H200, assert_agrees, legal_schedule_of
+from tests.schedule.interpreted import assert_computes
 from tests.sketch_agreement import check_dynamic
 from tilewright.codegen.lowering import build_kernel, lowering_stages
 from tilewright.core.policy import SpacePolicy
@@ -94,6 +95,27 @@ def test_other_columns_are_loaded_in_whole_vectors_with_the_row() -> None:
     assert source.count("recast<uint4>(&C[") == source.count("recast<uint4>(&N[") == 2
     (resources,) = build_kernel(CUDA_ROWWISE.lower(LARGE, H200, schedule), H200).resources.values()
     assert resources.registers <= 48 and resources.spill_bytes == 0
+
+
+@pytest.mark.parametrize(("vector", "threads"), [(8, 8), (4, 8), (8, 2)])
+def test_a_thread_that_has_both_halves_of_a_row_loads_it_once(vector: int, threads: int) -> None:
+    workload = rotary(halves(128), tokens=8192, heads=32)
+    knobs = {"vector_width": vector, "threads_per_row": threads, "broadcast_preload": 1}
+    schedule = legal_schedule_of(CUDA_ROWWISE, workload, row_storage="registers", **knobs)
+    source = lowering_stages(workload, H200, schedule).source.text
+    assert source.count("(&X[") - source.count("prefetch_l2<256>(&X[") == 1
+    assert source.count("ld_global_no_allocate(recast") == 1
+    assert_computes(CUDA_ROWWISE.lower(CASES["halves"], H200, schedule), CASES["halves"])
+
+
+@pytest.mark.parametrize(("columns", "threads"), [(96, 2), (64, 4)])
+def test_halves_of_other_lengths(columns: int, threads: int) -> None:
+    workload = rotary(halves(columns), columns)
+    knobs = {"vector_width": 8, "threads_per_row": threads}
+    schedule = legal_schedule_of(CUDA_ROWWISE, workload, row_storage="registers", **knobs)
+    source = lowering_stages(workload, H200, schedule).source.text
+    assert source.count("ld_global_no_allocate(recast") == 1
+    assert_computes(CUDA_ROWWISE.lower(workload, H200, schedule), workload)
 
 
 def test_the_other_one_of_a_pair_is_in_registers_already() -> None:

@@ -1,0 +1,38 @@
+"""Which of a thread's vectors has what an output reads at another column of its row.
+
+With 128 columns, 8 threads a row and 8 elements a vector, a thread has the columns from 8 * t on and those from
+64 + 8 * t on. What stands half a row further on is in its other vector then: (slot + 1) % 2.
+"""
+
+from ....ir.bounds import loop_range
+from ....ir.expr import Expr, Load, Var, index, maximum, minimum
+from ....ir.linear_form import LinearForm, linear_form
+from ....ir.rewrite import free_variables, substitute
+from ....ir.simplify import simplify
+from ...problems.rowwise import RowwiseProblem, column_axis
+from .sizes import RowPartition
+
+_SLOT, _THREAD = Var("slot#"), Var("thread#")
+
+
+def held_slot(problem: RowwiseProblem, load: Load, p: RowPartition[int], slot: Expr, *, all_held: bool) -> Expr | None:
+    """Return which of its vectors in registers a thread needs where ``load``, one of ``other_loads``, is read for its
+    vector number ``slot``; None where it has no such vector. ``all_held``: its registers have all its vectors, and not
+    this one alone."""
+    span, own = problem.span_of(load, p.vector), problem.own_indices
+    if span is None or load.buffer not in problem.row_inputs or load.indices[:-1] != own[:-1]:
+        return None
+    if span.begins_with_vector:
+        return slot
+    if not all_held or len(problem.columns) > 1 or p.cluster_size > 1:
+        return None
+    round_of_vectors, every = p.threads_per_row * p.vector, p.vectors_per_thread
+    at = {column_axis(0): _SLOT * round_of_vectors + _THREAD * p.vector + span.lowest}
+    ranges = {_SLOT.name: loop_range(every), _THREAD.name: loop_range(p.threads_per_row)}
+    form = linear_form(simplify(substitute(load.indices[-1], at), ranges)) - LinearForm({_THREAD: p.vector})
+    divisible = all(c % round_of_vectors == 0 for c in (form.constant, *form.terms.values()))
+    if not divisible or any(free_variables(atom) != {_SLOT.name} for atom in form.terms):
+        return None
+    terms = {atom: c // round_of_vectors for atom, c in form.terms.items()}
+    found = substitute(LinearForm(terms, form.constant // round_of_vectors).to_expr(), {_SLOT.name: slot})
+    return found if span.mask is None else minimum(maximum(found, index(0)), index(every - 1))
