@@ -18,7 +18,7 @@ Here c is the row axis, and n and p are column axes. A row is made of segments: 
 the next ones along n stand further on.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, takewhile
 from math import gcd, prod
@@ -60,10 +60,12 @@ class ReducedTensor:
 
 @dataclass(frozen=True, slots=True)
 class ComputedTensor:
-    """``tensor[axes] = body``, where nothing is reduced."""
+    """``tensor[axes] = body``, where nothing is reduced. ``order``: along which of the axes (rows, columns) each of its
+    dimensions goes, as ``RowwiseProblem.order``; None where it goes along the same ones as row inputs."""
 
     tensor: Buffer
     body: Expr
+    order: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +80,8 @@ class RowwiseProblem:
     stand before it, and those at its own row. ``elementwise_outputs`` have row and column axes, ``per_row_outputs``
     have row axes only. ``order``: along which of the axes (rows, columns) each dimension of row inputs and elementwise
     outputs goes, the last one along the last column axis, and -1 where it has one element; empty where it is along each
-    in turn, so that rows are contiguous. ``dynamic``: the extent of the first row axis in a call, where that is
-    dynamic. ``joined_extent``: 0, or the extent of the last axis of the row
+    in turn, so that rows are contiguous. Outputs may have an order of their own. ``dynamic``: the extent of the first
+    row axis in a call, where that is dynamic. ``joined_extent``: 0, or the extent of the last axis of the row
     inputs, where the last row axis and the column axis are this one axis, the parts of which are rows. The last part
     ends where the axis ends, so that it may have columns of the part before.
     """
@@ -104,6 +106,12 @@ class RowwiseProblem:
         if isinstance(column, Ramp):
             return in_order((*rows[:-1], replace(column, base=begin + column.base)), self.order, index(0))
         return in_order((*rows[:-1], begin + column), self.order, index(0))
+
+    def output_indices(self, c: ComputedTensor, rows: Sequence[Expr], columns: Sequence[Expr]) -> tuple[Expr, ...]:
+        """Return where an elementwise output is written, at an index of each row axis and each column axis."""
+        if c.order is None:
+            return self.input_indices(rows, columns)
+        return in_order((*rows, *columns), c.order, index(0))
 
     @property
     def vector_axes(self) -> int:
@@ -326,11 +334,14 @@ def rowwise_problem(workload: Workload) -> RowwiseProblem | None:
     per_row: list[ComputedTensor] = []
     for stage in stages:
         extents = tuple(a.extent for a in stage.axes)
+        order = axes.output_order(stage, {r.tensor.name for r in reductions})
         if stage.reducer is not None:
             own = _axes_of(stage)
             if own is None or replace(own, reduced=axes.reduced) != axes:
                 return None
             reductions.append(ReducedTensor(stage.tensor, stage.reducer, own.on_problem_axes(stage)))
+        elif order is not None:
+            elementwise.append(ComputedTensor(stage.tensor, axes.on_problem_axes(stage, order), order))
         elif extents == axes.shape:
             elementwise.append(ComputedTensor(stage.tensor, axes.on_problem_axes(stage)))
         elif extents == axes.rows:
@@ -347,7 +358,8 @@ def rowwise_problem(workload: Workload) -> RowwiseProblem | None:
     extent = row_extent(workload)
     if problem is None or extent is None:
         return problem
-    return replace(problem, dynamic=Var(extent.var)) if axes.rows and axes.order[:1] in ((), (0,)) else None
+    orders = (axes.order, *(c.order for c in elementwise if c.order is not None))
+    return replace(problem, dynamic=Var(extent.var)) if axes.rows and all(o[:1] in ((), (0,)) for o in orders) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,9 +377,25 @@ class _Axes:
         """The shape of row inputs and elementwise outputs."""
         return in_order((*self.rows, *self.columns), self.order, 1)
 
-    def on_problem_axes(self, stage: Stage) -> Expr:
-        """Return the body of a stage on the axes of the problem. The stage reduces, or has one of the shapes of
-        outputs. What is read along an axis of one element is read at that axis, and not at the constant 0."""
+    def output_order(self, stage: Stage, results: Collection[str]) -> tuple[int, ...] | None:
+        """Return along which of the axes (rows, columns) each dimension of an output goes, by where it reads what was
+        reduced of its row. ``results``: the names of such tensors. None where that is the order of row inputs, and
+        where it is no output with contiguous columns."""
+        read = next((load.indices for load in loads_of(stage.body) if load.buffer.name in results), ())
+        kept, extents = len(self.rows), (*self.rows, *self.columns)
+        numbers = {i.name: n for n, i in enumerate(read) if isinstance(i, Var)}
+        columns = range(kept, len(extents))
+        rest = iter(columns)
+        order = tuple(numbers[a.name] if a.name in numbers else next(rest, -1) for a in stage.axes)
+        if sorted(order) != [*range(len(extents))] or order[-len(columns) :] != tuple(columns):
+            return None
+        same = order == (self.order or tuple(range(len(extents))))
+        return None if same or tuple(extents[n] for n in order) != tuple(a.extent for a in stage.axes) else order
+
+    def on_problem_axes(self, stage: Stage, order: tuple[int, ...] | None = None) -> Expr:
+        """Return the body of a stage on the axes of the problem. The stage reduces, has one of the shapes of outputs,
+        or is an output of another ``order``. What is read along an axis of one element is read at that axis, and not
+        at the constant 0."""
         at_row = tuple(Var(row_axis(n)) for n in range(len(self.rows)))
         columns = tuple(Var(column_axis(n)) for n in range(len(self.columns)))
         at_element = in_order((*at_row, *columns), self.order, index(0))
@@ -376,6 +404,8 @@ class _Axes:
         if stage.reducer is not None or tuple(a.extent for a in stage.axes) == self.shape:
             places[self.shape] = at_element
             own = at_row if stage.reducer is not None else at_element
+        if order is not None:
+            own = in_order((*at_row, *columns), order, index(0))
 
         def at_axes(load: Load) -> Expr:
             shape = load.buffer.shape

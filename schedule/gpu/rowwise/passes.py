@@ -195,8 +195,8 @@ class RowPasses:
                     w.store(buffer, (v,), self._value(body, axes, vector, v, operands))
             with w.when(row.exists):
                 for buffer, c in zip(new, outputs, strict=True):
-                    indices = self.problem.input_indices(
-                        self.vectors.row_indices(row), self.vectors.column_indices(vector)
+                    indices = self.problem.output_indices(
+                        c, self.vectors.row_indices(row), self.vectors.column_indices(vector)
                     )
                     w.store(c.tensor, indices, Load(buffer, contiguous_vector((index(0),), s.vector)))
         if s.edge_columns:
@@ -206,7 +206,7 @@ class RowPasses:
                 for c, body in zip(outputs, bodies, strict=True):
                     value = self._value(body, axes, None, index(0), {})
                     edge = (self.vectors.edge_column(row),)
-                    w.store(c.tensor, self.problem.input_indices(self.vectors.row_indices(row), edge), value)
+                    w.store(c.tensor, self.problem.output_indices(c, self.vectors.row_indices(row), edge), value)
 
     def _write_per_row(self, row: RowIndex) -> None:
         conditions: list[Expr] = [equal(self.vectors.group.thread_rank, 0)]

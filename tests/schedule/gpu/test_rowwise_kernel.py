@@ -210,6 +210,34 @@ def test_rows_and_columns_of_several_axes() -> None:
         _assert_computes(workload, vector, threads_per_row, rows_per_cta)
 
 
+REORDERED = {
+    "heads first": "X: float16[2, 5, 3, 64]\nS[b, s, h] = max over c < 64 of X[b, s, h, c]\n"
+    "Y[b < 2, h < 3, s < 5, d < 64] = X[b, s, h, d] - S[b, s, h]",
+    "as many heads as tokens, in both orders": "X: float16[5, 5, 64]\nS[s, h] = max over c < 64 of X[s, h, c]\n"
+    "Y[h < 5, s < 5, d < 64] = X[s, h, d] - S[s, h]\nZ[s, h, d < 64] = X[s, h, d] + S[s, h]",
+    "odd rows": "X: float16[5, 4, 67]\nS[s, h] = max over c < 67 of X[s, h, c]\n"
+    "Y[h < 4, s < 5, d < 67] = X[s, h, d] - S[s, h]",
+    "inputs in another order": "X: float16[5, 4, 64]\nS[h < 4, s < 5] = max over c < 64 of X[s, h, c]\n"
+    "Y[h, s, d < 64] = X[s, h, d] - S[h, s]",
+    "one head": "X: float16[5, 1, 64]\nS[s, h] = max over c < 64 of X[s, h, c]\n"
+    "Y[h < 1, s < 5, d < 64] = X[s, h, d] - S[s, h]",
+    "columns of two axes": "X: float16[5, 4, 3, 16]\nS[s, h] = max over c < 3, e < 16 of X[s, h, c, e]\n"
+    "Y[h < 4, s < 5, c < 3, d < 16] = X[s, h, c, d] - S[s, h]",
+}
+
+
+@pytest.mark.parametrize("case", REORDERED)
+def test_outputs_may_have_their_rows_in_another_order(case: str) -> None:
+    workload, target = parse_workload(REORDERED[case]), Target("cuda", "sm_90a", threads=8, vector_bytes=16)
+    assert assert_agrees(CUDA_ROWWISE, workload, 6, target, policy=SpacePolicy(prune=False)) == 6
+
+
+@pytest.mark.parametrize("axes", ["d < 6, s < 5", "s < 5, d < 3"])
+def test_outputs_have_whole_rows_with_contiguous_columns(axes: str) -> None:
+    text = f"X: float32[5, 6]\nS[s] = sum over c < 6 of X[s, c]\nY[{axes}] = X[s, d] - S[s]"
+    assert rowwise_problem(parse_workload(text)) is None
+
+
 def test_a_row_that_all_rows_read_is_not_taken_for_their_own() -> None:
     x = te.placeholder((5, 1031), "float16", "X")
     k = te.reduce_axis(1031, "k")

@@ -26,9 +26,10 @@ def rotary(
     tables: str = "float32",
     table: str = "",
     token: str = "t",
+    axes: str = "t, h",
 ) -> Workload:
     """The RMS norm of each head of a token, each column of which is turned with another one, ``turned``. ``table``: the
-    column of the tables, and ``token`` their row."""
+    column of the tables, and ``token`` their row. ``axes``: those of the rows of the result."""
     half, positions = columns // 2, "" if token == "t" else f"P: int32[{tokens}]\n"
     table = table or f"d % {half}"
     return parse_workload(
@@ -36,7 +37,7 @@ def rotary(
         f"C: {tables}[{tokens}, {half}]\nN: {tables}[{tokens}, {half}]\n"
         f"S[t, h] = sum over c < {columns} of float32(X[t, h, c]) * float32(X[t, h, c])\n"
         f"A[t, h, c] = float32(X[t, h, c]) / sqrt(S[t, h] / {columns} + 0.00001) * float32(G[c])\n"
-        f"Y[t, h, d < {columns}] = {dtype}(A[t, h, d] * float32(C[{token}, {table}]) "
+        f"Y[{axes}, d < {columns}] = {dtype}(A[t, h, d] * float32(C[{token}, {table}]) "
         f"+ {turned} * float32(N[{token}, {table}]))"
     )
 
@@ -57,6 +58,7 @@ CASES = {
     "halves of odd vectors": rotary(halves(72), 72),
     "pairs": rotary(PAIRS, table="d // 2"),
     "some columns stay": rotary("select(d < 32, -A[t, h, d + 32], select(d < 64, A[t, h, d - 32], 0))"),
+    "heads first": rotary(halves(128), axes="h < 4, t < 9"),
     "positions": rotary(halves(128), token=PLACED),
     "an odd row that is flipped": rotary("A[t, h, 74 - d]", 75, table="d // 3"),
     "a softmax that is shifted": parse_workload(
