@@ -33,6 +33,8 @@ from ...te.dynamic import row_extent
 from ...te.inline import MAX_INLINED_NODES, inline_stages
 from ...te.workload import Axis, Reducer, Stage, Workload
 from ..tile.accumulation import Accumulation
+from ..tile.contiguous import contiguous_over
+from ..tile.delinearize import axis_indices, delinearize
 from ..tile.pieces import LoadedSpan, span_of
 
 T = TypeVar("T")
@@ -61,11 +63,13 @@ class ReducedTensor:
 @dataclass(frozen=True, slots=True)
 class ComputedTensor:
     """``tensor[axes] = body``, where nothing is reduced. ``order``: along which of the axes (rows, columns) each of its
-    dimensions goes, as ``RowwiseProblem.order``; None where it goes along the same ones as row inputs."""
+    dimensions goes, as ``RowwiseProblem.order``; None where it goes along the same ones as row inputs. ``parts``: the
+    extents of the last dimensions, where these together are the column axis, and not one of them alone."""
 
     tensor: Buffer
     body: Expr
     order: tuple[int, ...] | None = None
+    parts: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +113,13 @@ class RowwiseProblem:
 
     def output_indices(self, c: ComputedTensor, rows: Sequence[Expr], columns: Sequence[Expr]) -> tuple[Expr, ...]:
         """Return where an elementwise output is written, at an index of each row axis and each column axis."""
-        if c.order is None:
-            return self.input_indices(rows, columns)
-        return in_order((*rows, *columns), c.order, index(0))
+        at = self.input_indices(rows, columns) if c.order is None else in_order((*rows, *columns), c.order, index(0))
+        if not c.parts:
+            return at
+        column = at[-1]
+        if isinstance(column, Ramp):
+            return (*at[:-1], *contiguous_over(column.base, c.parts, column.lanes))
+        return (*at[:-1], *delinearize(column, c.parts))
 
     @property
     def vector_axes(self) -> int:
@@ -332,7 +340,8 @@ def rowwise_problem(workload: Workload) -> RowwiseProblem | None:
     reductions: list[ReducedTensor] = []
     elementwise: list[ComputedTensor] = []
     per_row: list[ComputedTensor] = []
-    for stage in stages:
+    for given in stages:
+        stage = axes.with_joined_columns(given)
         extents = tuple(a.extent for a in stage.axes)
         order = axes.output_order(stage, {r.tensor.name for r in reductions})
         if stage.reducer is not None:
@@ -340,10 +349,9 @@ def rowwise_problem(workload: Workload) -> RowwiseProblem | None:
             if own is None or replace(own, reduced=axes.reduced) != axes:
                 return None
             reductions.append(ReducedTensor(stage.tensor, stage.reducer, own.on_problem_axes(stage)))
-        elif order is not None:
-            elementwise.append(ComputedTensor(stage.tensor, axes.on_problem_axes(stage, order), order))
-        elif extents == axes.shape:
-            elementwise.append(ComputedTensor(stage.tensor, axes.on_problem_axes(stage)))
+        elif order is not None or extents == axes.shape:
+            parts = () if stage is given else given.tensor.shape[len(axes.rows) :]
+            elementwise.append(ComputedTensor(given.tensor, axes.on_problem_axes(stage, order), order, parts))
         elif extents == axes.rows:
             per_row.append(ComputedTensor(stage.tensor, axes.on_problem_axes(stage)))
         else:
@@ -376,6 +384,19 @@ class _Axes:
     def shape(self) -> tuple[int, ...]:
         """The shape of row inputs and elementwise outputs."""
         return in_order((*self.rows, *self.columns), self.order, 1)
+
+    def with_joined_columns(self, stage: Stage) -> Stage:
+        """Return an output whose last axes are parts of the column axis, such as pairs of columns, with these as one
+        axis; any other stage as it is."""
+        extents, (*_, column), kept = tuple(a.extent for a in stage.axes), self.columns, len(self.rows)
+        if stage.reducer is not None or len(self.columns) > 1 or len(extents) < kept + 2 or column < 2:
+            return stage
+        parts, joined = stage.axes[kept:], Axis(column_axis(0), column)
+        if prod(extents[kept:]) != column or sorted(extents[:kept]) != sorted(self.rows):
+            return stage
+        tensor = replace(stage.tensor, shape=(*extents[:kept], column))
+        body = substitute(stage.body, axis_indices(Var(joined.name), parts))
+        return replace(stage, tensor=tensor, axes=(*stage.axes[:kept], joined), body=body)
 
     def output_order(self, stage: Stage, results: Collection[str]) -> tuple[int, ...] | None:
         """Return along which of the axes (rows, columns) each dimension of an output goes, by where it reads what was

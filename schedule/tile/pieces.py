@@ -52,8 +52,8 @@ def are_together(masked: MaskedLoad, axis: str, lanes: int, *, aligned: bool) ->
 
 @dataclass(frozen=True, slots=True)
 class LoadedSpan:
-    """The neighbours in memory that a load reads for all elements of a vector: ``count`` of them, from that on which it
-    reads for element ``lowest``.
+    """The neighbours in memory that a load reads for all elements of a vector: ``count`` of them. The first one stands
+    ``before`` elements in front of that which it reads for element ``lowest``, so that they are aligned if they can be.
 
     ``mask``: the condition, on the axes, that they are inside the tensor, the same for all elements; None where they
     always are. ``begins_with_vector``: the index of the first one is where the vector begins along the axis.
@@ -62,6 +62,7 @@ class LoadedSpan:
 
     lowest: int
     count: int
+    before: int = 0
     mask: Expr | None = None
     begins_with_vector: bool = False
     places: LinearForm = LinearForm({_LANE: 1})
@@ -87,8 +88,13 @@ def span_of(load: Load, axis: str, lanes: int, extents: Mapping[str, int]) -> Lo
         return None
     places = [_constant(substitute(moving.to_expr(), {_LANE.name: index(n)})) for n in range(lanes)]
     low, count = min(places), max(places) - min(places) + 1
-    begins = fixed + low == LinearForm({_PIECE: lanes})
-    return LoadedSpan(places.index(low), count, mask, begins, moving - low) if count <= lanes else None
+    width, before = 1 << (count - 1).bit_length(), 0
+    aligned = all(c % width == 0 for c in (load.buffer.shape[-1], *fixed.terms.values()))
+    if aligned and (first := (fixed.constant + low) % width) + count <= width:
+        before, count = first, width
+    begins = fixed + (low - before) == LinearForm({_PIECE: lanes})
+    found = LoadedSpan(places.index(low), count, before, mask, begins, moving - (low - before))
+    return found if count <= lanes else None
 
 
 def _constant(e: Expr) -> int:

@@ -28,8 +28,9 @@ def held_slot(problem: RowwiseProblem, load: Load, p: RowPartition[int], slot: E
         return None
     round_of_vectors, every = p.threads_per_row * p.vector, p.vectors_per_thread
     at = {column_axis(0): _SLOT * round_of_vectors + _THREAD * p.vector + span.lowest}
+    before = LinearForm({_THREAD: p.vector}, span.before)
     ranges = {_SLOT.name: loop_range(every), _THREAD.name: loop_range(p.threads_per_row)}
-    form = linear_form(simplify(substitute(load.indices[-1], at), ranges)) - LinearForm({_THREAD: p.vector})
+    form = linear_form(simplify(substitute(load.indices[-1], at), ranges)) - before
     divisible = all(c % round_of_vectors == 0 for c in (form.constant, *form.terms.values()))
     if not divisible or any(free_variables(atom) != {_SLOT.name} for atom in form.terms):
         return None

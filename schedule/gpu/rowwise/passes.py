@@ -251,7 +251,8 @@ class RowPasses:
         if load not in self.problem.broadcast_loads:
             axes, lowest = (self.vectors.element_axes(row, vector, index(n)) for n in (0, span.lowest))
             others = [substitute(i, axes) for i in load.indices[:-1]]
-            there = contiguous_vector((*others, substitute(load.indices[-1], lowest)), span.count)
+            first = substitute(load.indices[-1], lowest) - span.before
+            there = contiguous_vector((*others, first), span.count)
             mask = None if span.mask is None else substitute(span.mask, axes)
             return Load(load.buffer, there, mask if mask is None or span.count == 1 else Broadcast(mask, span.count))
         axes, count = self.vectors.element_axes(row, vector, index(0)), self.problem.vector_axes

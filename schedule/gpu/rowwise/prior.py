@@ -53,6 +53,9 @@ SEGMENT_OPERATIONS = 16
 THREAD_INSTRUCTIONS, ACCESS_INSTRUCTIONS, WIDEST_ACCESS_BYTES = 60, 2, 16
 """A thread takes about so many instructions beside its elements, and so many for each access to memory. An RMS norm of
 128 columns with a rotary embedding has 199 with 16 threads a row, and 206 with 8, each of which has two vectors."""
+LINE_BYTES = 128
+"""A cache looks up one line of so many bytes in a cycle. Of a row, threads should have whole lines at a time: 8 threads
+with 16 bytes each, or 16 threads with 8, are among the fastest settings of such an embedding on an H200."""
 SHARED_ROW = 1.002
 """Where nothing else tells two settings apart, the one whose CTAs hold whole rows is the faster one: rows of 32768
 floats over their mean take an H100 722 us with one CTA for each, and 740 with four."""
@@ -186,7 +189,10 @@ def _cycles_of_row(problem: RowwiseProblem, sizes: Sequence[int], peaks: GpuPeak
     moved += [(c.tensor.dtype, False) for c in problem.elementwise_outputs]
     accesses = sum(vector if is_alone else -(-vector * dtype.bytes // WIDEST_ACCESS_BYTES) for dtype, is_alone in moved)
     of_vector = vector * sum(c.cycles for c in costs) + accesses * ACCESS_INSTRUCTIONS / ISSUED_LANES
-    return threads * ctas * (p.vectors_per_thread * of_vector + THREAD_INSTRUCTIONS / ISSUED_LANES)
+    of_row = [b.dtype for b in problem.row_inputs] + [c.tensor.dtype for c in problem.elementwise_outputs]
+    lines = p.vectors_per_thread * sum(-(-threads * vector * dtype.bytes // LINE_BYTES) for dtype in of_row)
+    of_threads = threads * (p.vectors_per_thread * of_vector + THREAD_INSTRUCTIONS / ISSUED_LANES)
+    return ctas * (of_threads + lines)
 
 
 def _thread_cycles(problem: RowwiseProblem, s: RowwiseSizes[Ints]) -> Ints:

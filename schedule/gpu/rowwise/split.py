@@ -137,7 +137,7 @@ class SplitProblem:
 
 def split_problem(p: RowwiseProblem, workload: Workload) -> SplitProblem | None:
     """``p`` in several launches. None where a row is too short to be cut, where something is broadcast along rows or
-    read at another column, where outputs have rows in another order, where a position is reduced beside something else,
+    read at another column, where outputs have other dimensions, where a position is reduced beside something else,
     and where elements are computed from rows that fit a cluster.
 
     What joins positions are two tensors: the best value of each part, and where it stands in the whole row.
@@ -145,7 +145,7 @@ def split_problem(p: RowwiseProblem, workload: Workload) -> SplitProblem | None:
     shape = _cut(p.columns)
     if shape is None or p.broadcast_loads or p.other_loads or p.dynamic or not p.reductions:
         return None
-    if any(c.order is not None for c in p.elementwise_outputs):
+    if any(c.order is not None or c.parts for c in p.elementwise_outputs):
         return None
     if len(p.reductions) > 1 and any(r.reducer.is_position for r in p.reductions):
         return None

@@ -27,18 +27,21 @@ def rotary(
     table: str = "",
     token: str = "t",
     axes: str = "t, h",
+    result: str = "",
 ) -> Workload:
     """The RMS norm of each head of a token, each column of which is turned with another one, ``turned``. ``table``: the
-    column of the tables, and ``token`` their row. ``axes``: those of the rows of the result."""
+    column of the tables, and ``token`` their row. ``axes``: those of the rows of the result. ``result``: its last
+    axes and its elements, where these are not its columns and those that are turned."""
     half, positions = columns // 2, "" if token == "t" else f"P: int32[{tokens}]\n"
     table = table or f"d % {half}"
+    turning = f"A[t, h, d] * float32(C[{token}, {table}]) + {turned} * float32(N[{token}, {table}])"
+    result = result or f"d < {columns}] = {dtype}({turning})"
     return parse_workload(
         f"X: {dtype}[{tokens}, {heads}, {columns}]\nG: {dtype}[{columns}]\n{positions}"
         f"C: {tables}[{tokens}, {half}]\nN: {tables}[{tokens}, {half}]\n"
         f"S[t, h] = sum over c < {columns} of float32(X[t, h, c]) * float32(X[t, h, c])\n"
         f"A[t, h, c] = float32(X[t, h, c]) / sqrt(S[t, h] / {columns} + 0.00001) * float32(G[c])\n"
-        f"Y[{axes}, d < {columns}] = {dtype}(A[t, h, d] * float32(C[{token}, {table}]) "
-        f"+ {turned} * float32(N[{token}, {table}]))"
+        f"Y[{axes}, {result}"
     )
 
 
@@ -49,6 +52,14 @@ def halves(columns: int) -> str:
 
 WRAPPED = "select(d < 64, -A[t, h, (d + 64) % 128], A[t, h, (d + 64) % 128])"
 PAIRS = "select(d % 2 == 0, -A[t, h, d // 2 * 2 + 1 - d % 2], A[t, h, d // 2 * 2 + 1 - d % 2])"
+STACKED = (
+    "i < 64, j < 2] = float16(select(j < 1, A[t, h, i * 2] * C[t, i] - A[t, h, i * 2 + 1] * N[t, i], "
+    "A[t, h, i * 2] * N[t, i] + A[t, h, i * 2 + 1] * C[t, i]))"
+)
+JOINED = (
+    "d < 128] = float16(select(d < 64, A[t, h, d] * C[t, d] - A[t, h, d + 64] * N[t, d], "
+    "A[t, h, d] * C[t, d - 64] + A[t, h, d - 64] * N[t, d - 64]))"
+)
 PLACED = "min(max(int64(P[t]), 0), 8)"
 CASES = {
     "a wrapped row": rotary(WRAPPED),
@@ -58,6 +69,9 @@ CASES = {
     "halves of odd vectors": rotary(halves(72), 72),
     "pairs": rotary(PAIRS, table="d // 2"),
     "some columns stay": rotary("select(d < 32, -A[t, h, d + 32], select(d < 64, A[t, h, d - 32], 0))"),
+    "pairs that are stacked": rotary("", result=STACKED),
+    "pairs of heads first": rotary("", result=STACKED, axes="h < 4, t < 9"),
+    "halves that are joined": rotary("", result=JOINED),
     "heads first": rotary(halves(128), axes="h < 4, t < 9"),
     "positions": rotary(halves(128), token=PLACED),
     "an odd row that is flipped": rotary("A[t, h, 74 - d]", 75, table="d // 3"),
@@ -120,8 +134,9 @@ def test_halves_of_other_lengths(columns: int, threads: int) -> None:
     assert_computes(CUDA_ROWWISE.lower(workload, H200, schedule), workload)
 
 
-def test_the_other_one_of_a_pair_is_in_registers_already() -> None:
-    workload = rotary(PAIRS, tokens=8192, heads=32, table="d // 2")
+@pytest.mark.parametrize("result", ["", STACKED])
+def test_the_other_one_of_a_pair_is_in_registers_already(result: str) -> None:
+    workload = rotary(PAIRS, tokens=8192, heads=32, table="d // 2", result=result)
     schedule = legal_schedule_of(CUDA_ROWWISE, workload, vector_width=8, threads_per_row=16, row_storage="registers")
     source = lowering_stages(workload, H200, schedule).source.text
     assert source.count("(&X[") - source.count("prefetch_l2<256>(&X[") == 1

@@ -47,6 +47,7 @@ SPANS = {
     "half a row further on": ("X[i, (j + 32) % 64]", [*range(8)], 0, False),
     "the other one of a pair": ("X[i, j // 2 * 2 + 1 - j % 2]", [1, 0, 3, 2, 5, 4, 7, 6], 1, True),
     "one for a pair": ("X[i, j // 2 + 32]", [0, 0, 1, 1, 2, 2, 3, 3], 0, False),
+    "the second one of a pair": ("X[i, j // 2 * 2 + 1]", [1, 1, 3, 3, 5, 5, 7, 7], 0, True),
     "a flipped row": ("X[i, 63 - j]", [*reversed(range(8))], 7, False),
     "half of a gathered row": ("X[min(max(P[i], 0), 63), j // 2]", [0, 0, 1, 1, 2, 2, 3, 3], 0, False),
     "under a condition": ("select(j < 32, X[i, j + 32], 0)", [*range(8)], 0, False),
