@@ -423,7 +423,9 @@ class _Partition:
                 return self._is_second_sum(node, region.main) and self._fits_with(region, node)
             return elements == region.output.result.elements
         if elements not in region.elements:
-            return all(self._is_moved(node, r) for r in readers) and self._fits_with(region, node)
+            if not all(self._is_moved(node, r) for r in readers) or not self._fits_with(region, node):
+                return False
+            return not is_view(region.output) or not self._belongs_to_anchor(node, region)
         main = region.main
         if main is None and is_view(region.output):
             return not self._belongs_to_anchor(node, region)
@@ -442,15 +444,15 @@ class _Partition:
         return written is not None and self._fits(written.workload)
 
     def _is_moved(self, node: Node, reader: Node) -> bool:
-        """Return whether a pointwise reader uses each element of ``node`` once at most, behind views that only move
-        elements, such as one half of a concatenation."""
+        """Return whether a pointwise reader, or a concatenation that is stored, uses each element of ``node`` once at
+        most, behind views that only move elements, such as one half of a concatenation."""
         for between in self.graph.readers[node.name]:
             if between is reader:
-                if reader.result.elements != node.result.elements:
+                if reader.op != "concatenate" and reader.result.elements != node.result.elements:
                     return False
             elif between.op not in _MOVING or not self._is_moved(between, reader):
                 return False
-        return OPERATORS[reader.op].kind is Kind.POINTWISE
+        return OPERATORS[reader.op].kind is Kind.POINTWISE or reader.op == "concatenate"
 
     def _belongs_to_anchor(self, node: Node, region: _GraphRegion) -> bool:
         """Return whether a kernel class takes a pointwise node as the epilogue of an anchor, and not also ``region``, a

@@ -90,6 +90,52 @@ def test_float32_convolutions_stay_exact_where_torch_does_not_let_them_round() -
     assert call.workload.precision == "ieee" and not has_class(call.workload, SM90A)
 
 
+def _normalized(x: Any) -> Any:
+    x = x.float()
+    return (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)).half()
+
+
+def _halves_turned(x: Any, c: Any, s: Any) -> Any:
+    half = x.shape[-1] // 2
+    return x * c + torch.cat((-x[..., half:], x[..., :half]), -1) * s
+
+
+def _halves_joined(x: Any, c: Any, s: Any) -> Any:
+    a, b = x.chunk(2, -1)
+    return torch.cat((a * c - b * s, b * c + a * s), -1)
+
+
+def _pairs_stacked(x: Any, c: Any, s: Any) -> Any:
+    a, b = x[..., ::2], x[..., 1::2]
+    return torch.stack((a * c - b * s, a * s + b * c), -1).flatten(-2)
+
+
+ROTARY: dict[str, tuple[Any, int]] = {
+    "halves": (lambda x, c, s: _halves_turned(_normalized(x), c, s), 128),
+    "heads first": (lambda x, c, s: _halves_turned(_normalized(x).transpose(0, 1), c[:, 0], s[:, 0]), 128),
+    "halves that are joined": (lambda x, c, s: _halves_joined(_normalized(x), c, s), 64),
+    "half of the columns": (
+        lambda x, c, s: torch.cat((_halves_turned((y := _normalized(x))[..., :64], c, s), y[..., 64:]), -1),
+        64,
+    ),
+    "pairs": (lambda x, c, s: _pairs_stacked(_normalized(x), c, s), 64),
+    "lengths": (lambda x, c, s: _halves_turned(torch.nn.functional.normalize(x, dim=-1), c, s), 128),
+}
+
+
+@pytest.mark.parametrize("name", ROTARY)
+def test_a_norm_and_its_rotary_embedding_are_one_kernel_of_rows(name: str) -> None:
+    function, columns = ROTARY[name]
+
+    class Rotary(torch.nn.Module):  # type: ignore[misc,name-defined]
+        def forward(self, *tensors: Any) -> Any:
+            return function(*tensors)
+
+    graph = imported(Rotary(), (256, 8, 128), (256, 1, columns), (256, 1, columns))
+    (call,) = compile_program(graph, lambda w: has_class(w, SM90A), gpu=True).kernels
+    assert sketches_for(call.workload, SM90A)[0].name == "cuda_rowwise"
+
+
 def test_a_loss_over_classes_of_every_pixel_has_kernels() -> None:
     """Its weights are picked for each pixel, and its sums have fewer dimensions than what they are summed of."""
 
