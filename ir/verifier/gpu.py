@@ -11,6 +11,7 @@ from ..gpu.grid_barrier import GridBarrierArrive, GridBarrierWait
 from ..gpu.tma import TmaStoreCommit
 from ..stmt import Operation
 from .async_copy import COPY_RULES
+from .flagged import FLAGGED_RULES
 from .mbarrier import MBARRIER_RULES
 from .mma import MMA_RULES
 from .ordered_sequence import ORDERED_SEQUENCE_RULES
@@ -51,6 +52,7 @@ _OPERATIONS: dict[type[Operation], Callable[[Any, BoundNames], None]] = {
     TmaStoreCommit: _no_operands,
     ClusterLoadWait: _cluster_load_wait,
     **COPY_RULES,
+    **FLAGGED_RULES,
     **MBARRIER_RULES,
     **TMA_RULES,
     **MMA_RULES,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tilewright.core.dtypes import INDEX, float16, float32
+from tilewright.core.dtypes import INDEX, DType, float16, float32, int64
 from tilewright.core.streams import stream
 from tilewright.ir.buffer import Buffer, Layout, MemoryScope, Swizzle
 from tilewright.ir.build import Writer
@@ -29,6 +29,7 @@ from tilewright.ir.expr import (
 from tilewright.ir.gpu.async_copy import CopyAsync, CopyAsyncCommit, CopyAsyncWait
 from tilewright.ir.gpu.barrier import SyncScope
 from tilewright.ir.gpu.bulk_copy import BulkCopy
+from tilewright.ir.gpu.flagged import FlaggedLoad, FlaggedStore, flagged_words
 from tilewright.ir.gpu.grid_barrier import GridBarrierArrive, GridBarrierWait
 from tilewright.ir.gpu.ldmatrix import LoadMatrix
 from tilewright.ir.gpu.mbarrier import MbarrierInit, MbarrierWait
@@ -239,6 +240,33 @@ def grid_share(fault: str = "") -> Kernel:
     return Kernel("grid_share", (a,), (o,), (sums,), w.finish())
 
 
+def look_back(fault: str = "", dtype: DType = float32) -> Kernel:
+    """O[i, :] = A[i, :] + the sum of the first elements of rows up to i, a block for each row. A block hands its first
+    element to those behind it, with a flag."""
+    rows, columns = 5, 64
+    a, o = Buffer("A", (rows, columns), dtype), Buffer("O", (rows, columns), dtype)
+    words = Buffer("W", (rows, flagged_words(dtype)), int64)
+    w = Writer()
+    with w.launch("look_back", [("b", rows, X), ("t", columns, THREAD)]) as (b, t):
+        total, before = (w.allocate(name, (1,), dtype, MemoryScope.REGISTER) for name in ("total", "before"))
+        if fault != "not cleared":
+            with w.when(t < index(words.shape[1])):
+                w.store(words, (b, t), const(0, int64))
+        if fault != "no barrier":
+            w.emit(GridBarrierArrive())
+            w.emit(GridBarrierWait())
+        with w.when(equal(t, 0), equal(b, 2) if fault == "one value" else None):
+            w.emit(FlaggedStore(words, (b, Z), Load(a, (b, Z))))
+            if fault == "two values":
+                w.emit(FlaggedStore(words, (b, Z), Load(a, (b, Z))))
+        w.store(total, (Z,), const(0, dtype))
+        with w.loop("i", rows) as i, w.when(i <= b):
+            w.emit(FlaggedLoad(before, (Z,), words, (i, Z)))
+            w.store(total, (Z,), Load(total, (Z,)) + Load(before, (Z,)))
+        w.store(o, (b, t), Load(a, (b, t)) + Load(total, (Z,)))
+    return Kernel("look_back", (a,), (o,), (words,), w.finish())
+
+
 def transpose(fault: str = "") -> Kernel:
     """O[j, i] = A[i, j] of 64x96 through a swizzled tile of 32x32 (32 rows of 4 words, 32 columns of one)."""
     rows, columns, tile = 64, 96, 32
@@ -361,6 +389,12 @@ FAULTS: dict[Build, dict[str, str]] = {
         "divergent barrier": "a barrier of the grid under `b == 0`, which differs within a grid",
         "a barrier of two statements": "it is a GridBarrierArrive and a GridBarrierWait",
     },
+    look_back: {
+        "not cleared": r"W\[0, 0\] is read before it is written",
+        "no barrier": r"race on W\[0, 0\]: read here, written by thread 0 of block 0",
+        "one value": r"a wait that never ends: nobody has stored W\[0, 0\]",
+        "two values": r"W\[0, 0\] is stored to where it has a value",
+    },
     transpose: {
         "wrong swizzle": "two elements of staged lie at one offset",
         "off by one": r"staged\[32, 0\] in lane 3 is out of bounds \[32, 32\]",
@@ -392,6 +426,8 @@ def expected(build: Build, data: dict[str, np.ndarray]) -> np.ndarray:
         return np.asarray(a.sum(axis=1))
     if build is grid_share:
         return np.asarray(a * a.sum())
+    if build is look_back:
+        return np.asarray(a + np.cumsum(a[:, :1], axis=0))
     if build is two_launches:
         return np.asarray(a.sum(axis=0))
     if build is transpose:

@@ -29,6 +29,7 @@ from tilewright.ir.expr import (
 from tilewright.ir.gpu.async_copy import CopyAsync, CopyAsyncWait
 from tilewright.ir.gpu.barrier import Barrier, SyncScope
 from tilewright.ir.gpu.bulk_copy import BulkCopy, Prefetch
+from tilewright.ir.gpu.flagged import FlaggedLoad, FlaggedStore
 from tilewright.ir.gpu.ldmatrix import LoadMatrix, StoreMatrix
 from tilewright.ir.gpu.mbarrier import MbarrierArrive, MbarrierArriveExpectTx, MbarrierInit, MbarrierWait
 from tilewright.ir.gpu.mma import Mma
@@ -257,6 +258,10 @@ BROKEN: list[tuple[str, str, Callable[[], Kernel]]] = [
         "mbarriers full are accessed as data",
         lambda: kernel(seq(MbarrierInit(FULL, Z, 1), Store(FULL, (Z,), index(1))), FULL),
     ),
+    ("operation", "values with flags in O of float32", lambda: kernel(FlaggedLoad(D, (Z,), OUT, (Z,)), D)),
+    ("operation", "R has scope register, not global", lambda: kernel(FlaggedStore(R, (Z,), ONE), R)),
+    ("operation", "a float16 with a flag", lambda: kernel(FlaggedLoad(R, (Z,), OUT, (Z,)), R)),
+    ("lanes", "4 values are stored with one flag", lambda: kernel(FlaggedStore(OUT, (Z,), Broadcast(ONE, 4)))),
     ("operation", "a wait for all but -1", lambda: kernel(CopyAsyncWait(-1))),
     ("operation", "no matrix instruction m8", lambda: kernel(mma("m8"), D, R)),
     ("operation", "a of m16n8k16_bf16 is float16, not bfloat16", lambda: kernel(mma("m16n8k16_bf16"), D, R)),

@@ -21,6 +21,7 @@ from ....ir.expr import Expr, Load, distinct_nodes, index
 from ....ir.gpu.async_copy import CopyAsync
 from ....ir.gpu.barrier import WARPGROUP_THREADS
 from ....ir.gpu.bulk_copy import BulkCopy, Prefetch
+from ....ir.gpu.flagged import FlaggedStore
 from ....ir.gpu.grid_barrier import is_cooperative
 from ....ir.gpu.mbarrier import MbarrierArrive
 from ....ir.gpu.tma import TmaLoad, TmaPrefetch, TmaStore
@@ -364,4 +365,4 @@ def _loads(*roots: Expr) -> list[Load]:
 def _written(body: Stmt) -> list[Buffer]:
     """Return the global buffers that are stored to."""
     found = [s.buffer for s in walk_statements(body) if isinstance(s, Store) and s.buffer.scope is MemoryScope.GLOBAL]
-    return found + [s.target for s in walk_statements(body) if isinstance(s, TmaStore)]
+    return found + [s.target for s in walk_statements(body) if isinstance(s, TmaStore | FlaggedStore)]

@@ -9,6 +9,7 @@ from ....ir.gpu.barrier import Barrier, SyncScope
 from ....ir.gpu.bulk_copy import BulkCopy, Prefetch
 from ....ir.gpu.cluster import ClusterLoadWait
 from ....ir.gpu.fence import AsyncProxyFence
+from ....ir.gpu.flagged import FlaggedLoad, FlaggedStore
 from ....ir.gpu.grid_barrier import GridBarrierArrive, GridBarrierWait
 from ....ir.gpu.ldmatrix import LoadMatrix, StoreMatrix
 from ....ir.gpu.mbarrier import MbarrierArrive, MbarrierArriveExpectTx, MbarrierInit, MbarrierWait
@@ -33,6 +34,7 @@ from .expressions import ExpressionEmitter, interned, use_counts
 from .function import EmittedFunction
 from .memory import address, brings_lines, folded_address, is_linear, mbarrier_address, offset
 from .text import CppText
+from .types import storage_type
 
 _ORDERED_SEQUENCE: dict[type[Operation], str] = {
     OrderedSequenceStart: "ordered_sequence_start",
@@ -58,6 +60,12 @@ def _operation(emitter: ExpressionEmitter, stmt: Operation, is_last: bool) -> st
             return f"grid_barrier_phase = {emitter.fn.use('grid_barrier_arrive')}();"
         case GridBarrierWait():
             return f"{emitter.fn.use('grid_barrier_wait')}(grid_barrier_phase);"
+        case FlaggedStore(value=value):
+            store, words = emitter.fn.use("flagged_store"), _address_of(emitter, stmt.target, stmt.target_indices)
+            return f"{store}<{storage_type(value.dtype)}>({words}, {emitter.value(value).text});"
+        case FlaggedLoad():
+            load, words = emitter.fn.use("flagged_load"), _address_of(emitter, stmt.source, stmt.source_indices)
+            return f"{load}({mma.fragment_pointer(emitter, stmt.target, stmt.target_indices, 1)}, {words});"
         case ClusterLoadWait(value=value):
             return f"{emitter.fn.use_sm_90('cluster_load_wait')}({emitter.value(value).text});"
         case AsyncProxyFence():

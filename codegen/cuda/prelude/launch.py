@@ -57,6 +57,29 @@ void grid_barrier_wait(unsigned before) {
 }""",
         ("grid_barrier",),
     ),
+    "flagged_store": DeviceFunction(
+        """// stores 32 bits of a value at a time, each with a flag above them
+template <typename T> $void flagged_store(long long* words, T value) {
+  union { T value; unsigned bits[sizeof(T) / 4]; } held = {value};
+  #pragma unroll
+  for (int i = 0; i < sizeof(T) / 4; ++i)
+    asm volatile("st.relaxed.gpu.u64 [%0], %1;" :: "l"(words + i), "l"(1ull << 32 | held.bits[i]) : "memory");
+}"""
+    ),
+    "flagged_load": DeviceFunction(
+        """// loads the words of a value until all of them have flags
+template <typename T> $void flagged_load(T* target, const long long* words) {
+  union { T value; unsigned bits[sizeof(T) / 4]; } held;
+  #pragma unroll
+  for (int i = 0; i < sizeof(T) / 4; ++i) {
+    unsigned long long word;
+    do asm volatile("ld.relaxed.gpu.u64 %0, [%1];" : "=l"(word) : "l"(words + i) : "memory");
+    while (!(word >> 32));
+    held.bits[i] = (unsigned)word;
+  }
+  *target = held.value;
+}"""
+    ),
     "warp_index": DeviceFunction(
         """// the warp's index in its block; the shuffle tells the compiler that it is uniform in the warp
 int warp_index() { return __shfl_sync(0xffffffff, threadIdx.x / 32, 0); }"""

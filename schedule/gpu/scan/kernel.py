@@ -13,6 +13,7 @@ Where several CTAs share a line (``LineSplit``), a carry also has what is before
                         before its own CTA, and all threads combine what they found
     cooperative         neighbouring chunks belong to different CTAs, which store the sums of their chunks ahead
                         of a barrier of the grid; each then adds up those behind its own last chunk and before this one
+    decoupled_lookback  the same sums, but each of them has a flag, and nobody waits for those that it does not add up
 
 In a reversed scan the same threads take the elements from the other end, so that vectors stay contiguous.
 """
@@ -21,8 +22,22 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from ....core.dtypes import int64
 from ....ir.buffer import Buffer, MemoryScope
-from ....ir.expr import WARP_LANES, Expr, Load, Select, Shuffle, ShuffleMode, index, logical_and, maximum, minimum
+from ....ir.expr import (
+    WARP_LANES,
+    Expr,
+    Load,
+    Select,
+    Shuffle,
+    ShuffleMode,
+    const,
+    index,
+    logical_and,
+    maximum,
+    minimum,
+)
+from ....ir.gpu.flagged import FlaggedLoad, FlaggedStore, flagged_words
 from ....ir.gpu.grid_barrier import GridBarrierArrive, GridBarrierWait
 from ....ir.rewrite import map_loads
 from ....ir.stmt import HardwareAxis, Kernel
@@ -118,6 +133,9 @@ class _ScanWriter:
                 shape = (slots, s.segments, s.line_vectors * self.width)
                 shared = w.allocate("totals", shape, self.dtype, MemoryScope.SHARED)
             exchange = None if parts is None else _Exchange(parts, self._scratch())
+            if parts is not None and s.look_back:
+                self._clear(lines, parts)
+                w.emit(GridBarrierArrive())
             carry = None
             if s.chunks > 1 or exchange is not None:
                 carry = self._register("carry", self.width)
@@ -172,12 +190,24 @@ class _ScanWriter:
         s = self.s
         lines = s.blocks // s.ctas_per_line * s.line_vectors * self.width
         parts = s.ctas_per_line * s.chunks if s.cooperative else s.ctas_per_line - 1
-        return Buffer(self.w.fresh("parts"), (lines, parts) if self.p.along_rows else (parts, lines), self.dtype)
+        shape = (lines, parts) if self.p.along_rows else (parts, lines)
+        if s.look_back:
+            return Buffer(self.w.fresh("parts"), (*shape, flagged_words(self.dtype)), int64)
+        return Buffer(self.w.fresh("parts"), shape, self.dtype)
 
-    def _part(self, lines: _Lines, v: Expr, number: Expr) -> tuple[Expr, Expr]:
-        """Return where the workspace has part ``number`` of line ``v`` of a thread."""
+    def _part(self, lines: _Lines, v: Expr, number: Expr) -> tuple[Expr, ...]:
+        """Return where the workspace has part ``number`` of line ``v`` of a thread, or the first word of it."""
         line = lines.first + v
-        return (line, number) if self.p.along_rows else (number, line)
+        place = (line, number) if self.p.along_rows else (number, line)
+        return (*place, index(0)) if self.s.look_back else place
+
+    def _clear(self, lines: _Lines, parts: Buffer) -> None:
+        """Clear the words of all chunks of the CTA, so that they have no flags."""
+        s, w = self.s, self.w
+        with w.shared_out("cleared", s.chunks, s.line_threads, lines.rank) as chunk, self._lines_of_thread() as v:
+            *place, first = self._part(lines, v, self._number(lines, chunk))
+            with w.unrolled("word", parts.shape[-1]) as word:
+                w.store(parts, (*place, first + word), const(0, int64))
 
     def _scratch(self) -> Buffer | None:
         """Shared memory in which the segments of a line exchange a value; None where there is one segment."""
@@ -203,7 +233,11 @@ class _ScanWriter:
 
     def _store_part(self, lines: _Lines, parts: Buffer, whole: Buffer, number: Expr) -> None:
         with self.w.when(equal(lines.rank, 0)), self._lines_of_thread() as v:
-            self.w.store(parts, self._part(lines, v, number), Load(whole, (v,)))
+            place, value = self._part(lines, v, number), Load(whole, (v,))
+            if self.s.look_back:
+                self.w.emit(FlaggedStore(parts, place, value))
+            else:
+                self.w.store(parts, place, value)
 
     def _of_line(self, lines: _Lines, own: Buffer, scratch: Buffer | None) -> Buffer:
         """Return what the values ``own`` of all threads of each line combine to, in the same order in every thread."""
@@ -237,7 +271,15 @@ class _ScanWriter:
             exists = part >= 0 if others % s.line_threads == 0 else logical_and(term < others, part >= 0)
             there = maximum(minimum(part, number - 1), index(0))  # no branch, so that all loads are under way at once
             with self._lines_of_thread() as v:
-                value = Select(exists, Load(exchange.parts, self._part(lines, v, there)), self.how.identity[0])
+                place = self._part(lines, v, there)
+                if s.look_back:
+                    awaited = self._register("awaited", 1)
+                    w.store(awaited, (index(0),), self.how.identity[0])
+                    with w.when(exists):
+                        w.emit(FlaggedLoad(awaited, (index(0),), exchange.parts, place))
+                    value: Expr = Load(awaited, (index(0),))
+                else:
+                    value = Select(exists, Load(exchange.parts, place), self.how.identity[0])
                 w.store(own, (v,), self._combined(Load(own, (v,)), value))
         return self._of_line(lines, own, exchange.scratch)
 
@@ -456,21 +498,26 @@ class _ScanWriter:
                 w.store(prefix, (v,), Select(own, Load(whole, (v,)), Load(prefix, (v,))))
                 w.store(whole, (v,), self._combined(Load(whole, (v,)), Load(shared, (slot, number, place + v))))
         if carry is not None and known.exchange is not None:
-            self._exchange_at_grid_barrier(lines, self._number(lines, chunk), known.exchange, prefix, whole, carry)
+            self._exchange(lines, chunk, known.exchange, prefix, whole, carry)
         elif carry is not None:
             with self._lines_of_thread() as v:
                 w.store(carry, (v,), Load(whole, (v,)))
         return prefix
 
-    def _exchange_at_grid_barrier(
-        self, lines: _Lines, number: Expr, exchange: _Exchange, prefix: Buffer, whole: Buffer, carry: Buffer
+    def _exchange(
+        self, lines: _Lines, chunk: Expr, exchange: _Exchange, prefix: Buffer, whole: Buffer, carry: Buffer
     ) -> None:
-        """Tell the other CTAs what chunk ``number`` combines to. ``prefix``, what is before a segment in the chunk,
-        grows by what is before the chunk."""
-        w = self.w
-        self._store_part(lines, exchange.parts, whole, number)
-        w.emit(GridBarrierArrive())
-        w.emit(GridBarrierWait())
+        """Tell the other CTAs what a chunk combines to. ``prefix``, what is before a segment in the chunk, grows by
+        what is before the chunk."""
+        w, number = self.w, self._number(lines, chunk)
+        if self.s.look_back:
+            with w.when(equal(chunk, 0)):
+                w.emit(GridBarrierWait())  # all words are clear
+            self._store_part(lines, exchange.parts, whole, number)
+        else:
+            self._store_part(lines, exchange.parts, whole, number)
+            w.emit(GridBarrierArrive())
+            w.emit(GridBarrierWait())
         between = self._of_ctas_before(lines, exchange, number)
         with self._lines_of_thread() as v:
             w.store(carry, (v,), self._combined(Load(carry, (v,)), Load(between, (v,))))

@@ -6,7 +6,8 @@ barrier. Where the next chunk is loaded meanwhile, the longer of the two counts.
 each other: the fewer there are, the more of the chain comes on top.
 
 Where CTAs share lines, a launch that reduces their parts comes first, or all CTAs are one wave, whose chain has a
-barrier of the grid for each chunk. Nothing moves meanwhile unless the next chunk is loaded ahead.
+barrier of the grid for each chunk. Nothing moves meanwhile unless the next chunk is loaded ahead. With decoupled
+look-back the chain has instead what a thread takes to load the sums of some other CTAs, one after the other.
 """
 
 import numpy as np
@@ -40,6 +41,9 @@ ITEM_CYCLES = 12
 GRID_BARRIER_SECONDS, GRID_BARRIER_CTA_SECONDS = 2e-6, 1e-9
 """How long the barrier of the grid takes, with what CTAs combine behind it, and how much longer for each CTA. These and
 the next one are guesses: 8 lines of 4 million floats are estimated at 73 us, and take an H200 95."""
+LOOK_BACK_SECONDS, AWAITED_SECONDS = 0.6e-6, 0.4e-6
+"""How long it takes until a sum with a flag is seen, with what CTAs combine then, and how long a thread takes to load
+one. Both are guesses by the latency of L2."""
 COOPERATIVE_SECONDS = 2e-6
 """What a cooperative launch takes besides, since it begins when the launch before has ended."""
 PAIR = 2
@@ -62,8 +66,11 @@ def scan_seconds(p: ScanProblem, s: ScanSizes[Ints], limits: GpuLimits, peaks: G
     scanning = (WARP_REDUCTION_CYCLES + ITEM_CYCLES * s.items + SEGMENT_CYCLES * s.segments) / peaks.clock_hz
     scanning = scanning + np.where(s.segments > 1, CTA_BARRIER_CYCLES / peaks.clock_hz, 0.0)
     combining = np.where(s.ctas_per_line > 1, LOAD_LATENCY_SECONDS + scanning, 0.0)
-    scanning = scanning + np.where(s.cooperative == 1, GRID_BARRIER_SECONDS + GRID_BARRIER_CTA_SECONDS * s.blocks, 0.0)
-    in_turns = (s.cooperative == 1) & (s.stages == 1)
+    at_barrier = (s.cooperative == 1) & (s.look_back == 0)
+    awaited = -(-(s.ctas_per_line - 1) // s.line_threads)
+    scanning = scanning + np.where(at_barrier, GRID_BARRIER_SECONDS + GRID_BARRIER_CTA_SECONDS * s.blocks, 0.0)
+    scanning = scanning + np.where(s.look_back == 1, LOOK_BACK_SECONDS + AWAITED_SECONDS * awaited, 0.0)
+    in_turns = at_barrier & (s.stages == 1)
     resident = np.maximum(limits.resident(s), 1)
 
     def chain(of_chunk: Floats) -> Floats:

@@ -31,6 +31,8 @@ SPARE_REGISTERS = 26
 SHARING_REGISTERS = 12
 """How many more it needs where CTAs share lines (kernels with fewer spill), apart from those for lines that are
 columns."""
+LOOK_BACK_REGISTERS = 20
+"""How many more it needs for values of 64 bits with decoupled look-back."""
 
 
 class LineSplit(StrEnum):
@@ -41,11 +43,15 @@ class LineSplit(StrEnum):
       read twice.
     - ``COOPERATIVE``: all CTAs run at once. Each has one of as many neighbouring chunks as there are CTAs, meets the
       others at the barrier of the grid, and has one of the next chunks. Everything is read once.
+    - ``DECOUPLED_LOOKBACK``: the same, but a CTA waits for the sums of the chunks before its own instead of for all
+      CTAs (Merrill and Garland, "Single-pass parallel prefix scan with decoupled look-back", 2016). It adds up as many
+      of them each time, one for each other CTA, so that results are the same in every run.
     """
 
     NONE = "none"
     REDUCE_THEN_SCAN = "reduce_then_scan"
     COOPERATIVE = "cooperative"
+    DECOUPLED_LOOKBACK = "decoupled_lookback"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,7 +62,8 @@ class ScanSizes(Generic[N]):
     threads that share a line. ``line_vectors``: lines (rows), or vectors of lines (columns), that a CTA takes next to
     each other. ``stages``: 2 where the next chunk is loaded while one is scanned. ``segments``: parts of a chunk of a
     line that are combined through shared memory. ``chunk``: elements of a line in a chunk. ``chunks``: how many of them
-    a CTA has of a line. ``ctas_per_line``: how many CTAs share a line. ``cooperative``: whether (1 or 0) they meet.
+    a CTA has of a line. ``ctas_per_line``: how many CTAs share a line. ``cooperative``: whether (1 or 0) all of them
+    run at once. ``look_back``: whether they wait for sums with flags then, and not at the barrier of the grid.
     ``blocks``: CTAs of the launch. ``registers``: registers of a thread, estimated. ``shared_bytes``: shared memory of
     a CTA. ``min_ctas_per_sm``: CTAs for which a multiprocessor must have room.
     """
@@ -71,6 +78,7 @@ class ScanSizes(Generic[N]):
     chunks: N
     ctas_per_line: N
     cooperative: N
+    look_back: N
     blocks: N
     registers: N
     shared_bytes: N
@@ -97,7 +105,8 @@ def scan_sizes(problem: ScanProblem, target: Target, c: Columns) -> ScanSizes[In
         chunk, lines = line_threads * items, problem.lines // vector
     groups = -(-lines // line_vectors)
     ctas_per_sm, whole = c.ints("ctas_per_sm"), c.flags("line_split", LineSplit.NONE.value)
-    cooperative = c.flags("line_split", LineSplit.COOPERATIVE.value)
+    look_back = c.flags("line_split", LineSplit.DECOUPLED_LOOKBACK.value)
+    cooperative = look_back | c.flags("line_split", LineSplit.COOPERATIVE.value)
     most_ctas = np.where(whole, 1, np.maximum(target.threads * ctas_per_sm // groups, 1))
     all_chunks = -(-problem.length // chunk)
     chunks = -(-all_chunks // most_ctas)
@@ -111,6 +120,7 @@ def scan_sizes(problem: ScanProblem, target: Target, c: Columns) -> ScanSizes[In
     registers = registers + later + 2 * words * (vector + width) + (items * words if problem.along_rows else 0)
     of_columns = 0 if problem.along_rows else 3 * words * width
     registers = registers + np.where(whole, 0, SHARING_REGISTERS + of_columns)
+    registers = registers + np.where(look_back, LOOK_BACK_REGISTERS * (words - 1), 0)
     slots = np.where(chunks > 1, 2, 1) + np.where(whole, 0, 1)
     cell = words * 4
     shared_bytes = np.where(segments > 1, slots * segments * line_vectors * width * cell, 0)
@@ -129,6 +139,7 @@ def scan_sizes(problem: ScanProblem, target: Target, c: Columns) -> ScanSizes[In
         chunks=chunks,
         ctas_per_line=ctas_per_line,
         cooperative=cooperative.astype(np.int64),
+        look_back=look_back.astype(np.int64),
         blocks=ctas,
         registers=registers,
         shared_bytes=shared_bytes,

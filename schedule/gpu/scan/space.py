@@ -67,7 +67,8 @@ class ScanPlan(GpuPlan):
                 Knob("threads_x", (4, 8, 16, 32, 64, 128), "how many threads of a CTA are next to each other in a row"),
                 Knob("threads_y", (1, 2, 4, 8, 16, 32, 64, 128), "how many threads of a CTA share a column"),
             )
-        splits = tuple(s.value for s in LineSplit if self.target.kind == "cuda" or s is not LineSplit.COOPERATIVE)
+        together = (LineSplit.COOPERATIVE, LineSplit.DECOUPLED_LOOKBACK)
+        splits = tuple(s.value for s in LineSplit if self.target.kind == "cuda" or s not in together)
         split = (
             Knob("line_split", splits, "how several CTAs share a line"),
             Knob("ctas_per_sm", _CTAS_PER_SM, "how many CTAs a multiprocessor has where lines are shared"),
@@ -118,7 +119,7 @@ class ScanPlan(GpuPlan):
             ),
             self.rule(
                 "registers and shared memory of a multiprocessor have room for a CTA, and for ctas_per_sm of them with "
-                "line_split cooperative",
+                "line_split cooperative and decoupled_lookback",
                 (*self._chunked, across, "stages"),
                 lambda s: self.limits.resident(s) >= np.where(s.cooperative == 1, s.min_ctas_per_sm, 1),
             ),

@@ -33,7 +33,7 @@ from tilewright.ir.gpu.mbarrier import MbarrierInit, MbarrierWait
 from tilewright.ir.gpu.mma import Mma
 from tilewright.ir.rewrite import map_statements
 from tilewright.ir.stmt import AxisBinding, For, HardwareAxis, Kernel, Launch, LoopKind, Stmt
-from tilewright.tests.ir.launches import grid_share
+from tilewright.tests.ir.launches import grid_share, look_back
 
 X, THREAD, WARP, LANE = HardwareAxis.GRID_X, HardwareAxis.THREAD, HardwareAxis.WARP, HardwareAxis.LANE
 ZERO = index(0)
@@ -356,6 +356,7 @@ LAUNCHES: dict[str, Kernel] = {
     **{f"bulk_{d}": bulk(d) for d in (float32, float16)},
     **{f"matrix_{d}": matrix(d) for d in (float16, bfloat16)},
     "grid_share": grid_share(),
+    **{f"grid_look_back_{d}": look_back(dtype=d) for d in (float64, int32)},
     "two_launches": two_launches(),
     **{f"halves_{d}": halves(d) for d in (float16, bfloat16)},
     **{f"unaligned_loads_{d}": unaligned_loads(d) for d in (float16, float32)},

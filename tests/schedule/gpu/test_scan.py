@@ -137,7 +137,7 @@ FORMS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("line_split", ["reduce_then_scan", "cooperative"])
+@pytest.mark.parametrize("line_split", ["reduce_then_scan", "cooperative", "decoupled_lookback"])
 @pytest.mark.parametrize("form", FORMS, ids=str)
 @pytest.mark.parametrize("knobs", [*SHARED_ROWS, *SHARED_COLUMNS], ids=str)
 def test_ctas_share_lines(knobs: dict[str, Any], form: dict[str, Any], line_split: str) -> None:
@@ -146,11 +146,11 @@ def test_ctas_share_lines(knobs: dict[str, Any], form: dict[str, Any], line_spli
     workload = workload_of("scan", shape=shape, axis=1, **form)
     schedule = legal_schedule_of(CUDA_SCAN, workload, FEW, line_split=line_split, **knobs)
     kernel = CUDA_SCAN.lower(workload, FEW, schedule)
-    assert len(kernel.launches) == (1 if line_split == "cooperative" else 2)
+    assert len(kernel.launches) == (2 if line_split == "reduce_then_scan" else 1)
     assert_schedule_agrees(CUDA_SCAN, workload, schedule, FEW)
 
 
-@pytest.mark.parametrize("line_split", ["reduce_then_scan", "cooperative"])
+@pytest.mark.parametrize("line_split", ["reduce_then_scan", "cooperative", "decoupled_lookback"])
 def test_what_is_before_and_behind_a_shared_scan_is_part_of_its_kernel(line_split: str) -> None:
     x, k = te.placeholder((2, 600), "float16", "X"), te.reduce_axis(600, "k")
     b = te.placeholder((600,), "float32", "B")
