@@ -8,6 +8,7 @@ from math import prod
 from ..ir.buffer import Buffer, MemoryScope
 from ..ir.expr import Binary, BinaryOp, Compare, CompareOp, Const, Expr, Load, Logic, LogicOp, Var, distinct_nodes
 from ..ir.gpu.async_copy import CopyAsync
+from ..ir.gpu.atomic import AtomicReduce
 from ..ir.gpu.barrier import WARPGROUP_THREADS
 from ..ir.gpu.bulk_copy import BulkCopy
 from ..ir.gpu.mma import MMA_ATOMS, Mma
@@ -59,6 +60,8 @@ def _bytes(stmt: Stmt) -> Fraction:
             return _global_bytes(buffer, max((i.lanes for i in indices), default=1)) + loaded
         case CopyAsync(source=source, elements=elements) | BulkCopy(source=source, elements=elements):
             return _global_bytes(source, elements) + loaded
+        case AtomicReduce(target=buffer):
+            return _global_bytes(buffer, 1) + loaded
         case TmaLoad(source=tensor, box=box) | TmaStore(target=tensor, box=box):
             return _global_bytes(tensor, prod(box)) + loaded
     return loaded

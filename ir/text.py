@@ -39,6 +39,7 @@ from .expr import (
     Var,
 )
 from .gpu.async_copy import CopyAsync, CopyAsyncCommit, CopyAsyncWait
+from .gpu.atomic import AtomicReduce
 from .gpu.barrier import Barrier
 from .gpu.bulk_copy import BulkCopy, Prefetch
 from .gpu.cluster import ClusterLoadWait
@@ -302,6 +303,7 @@ _OPERATIONS: dict[type[Operation], str] = {
     TmaStoreCommit: "tma_store_commit",
     CopyAsync: "copy_async",
     AsyncProxyFence: "async_proxy_fence",
+    AtomicReduce: "atomic_reduce",
     WarpgroupMma: "warpgroup_mma",
     MbarrierInit: "mbarrier_init",
     LoadMatrix: "load_matrix",

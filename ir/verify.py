@@ -13,6 +13,7 @@ from .bounds import Interval, loop_range
 from .buffer import Buffer, MemoryScope
 from .cpu import PROCESSOR_OPERATIONS, written_by
 from .expr import WARP_LANES, Broadcast, Const, Expr, Load, Ramp
+from .gpu.atomic import AtomicReduce
 from .gpu.barrier import WARPGROUP_THREADS, SyncScope
 from .gpu.tma import TmaStore
 from .gpu.wgmma import WarpgroupMma
@@ -222,7 +223,7 @@ def _check_one(stmt: Stmt, context: _StatementContext) -> _StatementContext:
             return context
         case Operation():
             (check_processor_operation if context.names.launch is None else check_operation)(stmt, context.names)
-            if isinstance(stmt, TmaStore):
+            if isinstance(stmt, TmaStore | AtomicReduce):
                 _check_not_input(stmt.target, context)
             elif isinstance(stmt, PROCESSOR_OPERATIONS):
                 for buffer in written_by(stmt):

@@ -6,6 +6,7 @@
 | ``grid_barrier`` | GridBarrierArrive, GridBarrierWait | cooperative launches |
 | ``flagged`` | FlaggedStore, FlaggedLoad | ``st.relaxed``, ``ld.relaxed`` |
 | ``cluster`` | ClusterLoadWait | loads of distributed shared memory |
+| ``atomic`` | AtomicReduce | ``red`` |
 | ``async_copy`` | CopyAsync, CopyAsyncCommit, CopyAsyncWait | ``cp.async`` |
 | ``bulk_copy`` | BulkCopy, Prefetch | ``cp.async.bulk`` |
 | ``mbarrier`` | MbarrierInit, MbarrierArrive, MbarrierArriveExpectTx, MbarrierWait | ``mbarrier`` |
@@ -23,9 +24,10 @@ Launches stand in ``ir.stmt``. Shuffles and loads from other blocks of a cluster
 (``ir.simt``) runs them, and the code generators turn each into instructions.
 
 The memory model: all threads of a launch run the same statements. Within a block only a barrier orders two threads;
-within a warp a Shuffle, a LoadMatrix, an Mma and a warp's barrier do so too. Blocks of one cluster synchronise at the
-cluster's barrier, and those of a cooperative launch at the barrier of the grid; other blocks of a launch never do. A
-value with a flag is seen by any block of a cooperative launch, and orders nothing else.
+within a warp a Shuffle, a LoadMatrix, an Mma and a warp's barrier do so too. Threads that AtomicReduce the same
+element need no order. Blocks of one cluster synchronise at the cluster's barrier, and those of a cooperative launch at
+the barrier of the grid; other blocks of a launch never do. A value with a flag is seen by any block of a cooperative
+launch, and orders nothing else.
 Launches of a kernel run one after the other, and each sees all that the earlier ones wrote. Barriers, and statements
 and expressions of whole warps and warpgroups, must be reached by all the threads that they synchronise, together.
 """

@@ -27,7 +27,8 @@ def element_name(buffer: Buffer, flat: int) -> str:
 
 class GlobalMemory:
     """A parameter of the kernel, which lives through all launches; its ``contents`` hold it. Accesses to inputs are not
-    checked, because inputs never change.
+    checked, because inputs never change. ``history`` has the loads and stores of this launch, and ``atomics`` the
+    reductions in place, as reads: they need no order among each other.
 
     ``_reads_in_flight`` counts the asynchronous copies in flight from each element, ``total_in_flight`` all of them.
     ``_stored_async`` is bool[elements]: what TmaStore statements of this launch wrote.
@@ -40,13 +41,14 @@ class GlobalMemory:
         self.data = contents.data
         self.written = None if contents.written is None else contents.written_view.view(np.bool_)
         self.history: AccessHistory | None = None
+        self.atomics: AccessHistory | None = None
         self.total_in_flight = 0
         self._reads_in_flight = np.zeros(0, dtype=np.int32)
         self._stored_async: Array | None = None
 
     def enter_launch(self) -> None:
         """A launch starts: all that was done before happened before it."""
-        self.history = None
+        self.history = self.atomics = None
         self._stored_async = None
 
     def enter_chunk(self, order: HappensBefore) -> None:
@@ -100,6 +102,7 @@ class SharedMemory:
         self.data: Array = np.zeros(0)
         self.written: Array | None = None
         self.history: AccessHistory | None = None
+        self.atomics: AccessHistory | None = None
         self.writes_in_flight = np.zeros(0, dtype=np.int32)
         self.total_writes_in_flight = 0
         self.reads_in_flight = np.zeros(0, dtype=np.int32)
@@ -115,7 +118,7 @@ class SharedMemory:
         elements = blocks * self.span
         self.data = np.zeros(elements, dtype=computed(self.buffer.dtype))
         self.written = np.zeros(elements, dtype=np.bool_)
-        self.history = AccessHistory(elements, order, 1)
+        self.history, self.atomics = AccessHistory(elements, order, 1), None
         self.writes_in_flight, self.reads_in_flight = np.zeros((2, elements), dtype=np.int32)
         self.total_writes_in_flight = self.total_reads_in_flight = 0
 

@@ -7,6 +7,7 @@ import numpy as np
 from ..interpreter.memory import Array
 from .address import CheckedMemory
 from .context import LaunchContext, LaunchState
+from .happens_before import AccessHistory
 from .memory import SharedMemory
 
 
@@ -19,10 +20,18 @@ def spread(state: LaunchState, flat: Any, lanes: int) -> tuple[Array, Array]:
 
 
 def check_read(
-    memory: CheckedMemory, state: LaunchState, context: LaunchContext, flat: Array, who: Array, *, record: bool = True
+    memory: CheckedMemory,
+    state: LaunchState,
+    context: LaunchContext,
+    flat: Array,
+    who: Array,
+    *,
+    record: bool = True,
+    reduces: bool = False,
 ) -> None:
     """Raise where an element that is read was not written, is being copied to, or was written with nothing to order the
-    write before the read. ``record`` says whether the read goes into the access history."""
+    write before the read. ``record`` says whether the read goes into the access history, and ``reduces`` that it is
+    part of a reduction in place, which needs no order after others."""
     if memory.written is None:
         return
     name = memory.buffer.name
@@ -42,8 +51,37 @@ def check_read(
         writer = context.thread_name(int(history.writer[flat[race]]), state)
         what = f"race on {memory.name(int(flat[race]))}: read here, written by {writer}, with nothing to order them"
         raise context.fault(what, state, int(who[race]), name)
+    if not reduces:
+        _check_reducer(memory, state, context, flat, who, "read")
     if record:
         history.record_read(state.order, flat, who)
+
+
+def check_atomic(memory: CheckedMemory, state: LaunchState, context: LaunchContext, flat: Array, who: Array) -> None:
+    """Raise where an element that is reduced in place was not written, or where nothing orders that after what other
+    threads did to it, but for such reductions. These go into a history of their own."""
+    check_read(memory, state, context, flat, who, record=False, reduces=True)
+    history = memory.history
+    assert history is not None
+    found = history.racing_reader(state.order, flat, who)
+    if found is not None:
+        at, reader = found[0], context.thread_name(found[1], state)
+        what = f"race on {memory.name(int(flat[at]))}: reduced here, read by {reader}, with nothing to order them"
+        raise context.fault(what, state, int(who[at]), memory.buffer.name)
+    if memory.atomics is None:
+        memory.atomics = AccessHistory(len(memory.data), state.order, history.outer)
+    memory.atomics.record_read(state.order, flat, who)
+
+
+def _check_reducer(
+    memory: CheckedMemory, state: LaunchState, context: LaunchContext, flat: Array, who: Array, done: str
+) -> None:
+    """Raise where nothing orders an access (``done``: read or written) after a reduction in place by another thread."""
+    found = None if memory.atomics is None else memory.atomics.racing_reader(state.order, flat, who)
+    if found is not None:
+        at, other = found[0], context.thread_name(found[1], state)
+        what = f"race on {memory.name(int(flat[at]))}: {done} here, reduced by {other}, with nothing to order them"
+        raise context.fault(what, state, int(who[at]), memory.buffer.name)
 
 
 def check_write(memory: CheckedMemory, state: LaunchState, context: LaunchContext, flat: Array, who: Array) -> None:
@@ -68,6 +106,7 @@ def check_write(memory: CheckedMemory, state: LaunchState, context: LaunchContex
         at, reader = found[0], context.thread_name(found[1], state)
         what = f"race on {memory.name(int(flat[at]))}: written here, read by {reader}, with nothing to order them"
         raise context.fault(what, state, int(who[at]), name)
+    _check_reducer(memory, state, context, flat, who, "written")
     twice = history.record_write(state.order, flat, who)
     if twice is not None:
         other = context.thread_name(int(history.writer[flat[twice]]), state)

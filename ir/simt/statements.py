@@ -8,6 +8,7 @@ from ..bounds import loop_range
 from ..buffer import MemoryScope
 from ..expr import WARP_LANES
 from ..gpu.async_copy import CopyAsync, CopyAsyncCommit, CopyAsyncWait
+from ..gpu.atomic import AtomicReduce
 from ..gpu.barrier import Barrier, SyncScope
 from ..gpu.bulk_copy import BulkCopy, Prefetch
 from ..gpu.cluster import ClusterLoadWait
@@ -34,6 +35,7 @@ from ..stmt import Allocate, For, If, Seq, Stmt, Store
 from .access import store_closure, under
 from .address import is_uniform
 from .async_copy import copy_async, copy_async_commit, copy_async_wait
+from .atomic import atomic_reduce
 from .bulk_copy import bulk_copy, prefetch
 from .context import LaunchAction, LaunchContext, LaunchState
 from .expressions import value_closure
@@ -196,6 +198,7 @@ _STATEMENTS: dict[type[Stmt], Callable[[Any, LaunchContext], LaunchAction]] = {
     Seq: _seq,
     Allocate: _allocate,
     Barrier: _barrier,
+    AtomicReduce: atomic_reduce,
     GridBarrierArrive: grid_barrier_arrive,
     GridBarrierWait: grid_barrier_wait,
     FlaggedStore: flagged_store,

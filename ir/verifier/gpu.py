@@ -11,6 +11,7 @@ from ..gpu.grid_barrier import GridBarrierArrive, GridBarrierWait
 from ..gpu.tma import TmaStoreCommit
 from ..stmt import Operation
 from .async_copy import COPY_RULES
+from .atomic import ATOMIC_RULES
 from .flagged import FLAGGED_RULES
 from .mbarrier import MBARRIER_RULES
 from .mma import MMA_RULES
@@ -51,6 +52,7 @@ _OPERATIONS: dict[type[Operation], Callable[[Any, BoundNames], None]] = {
     CopyAsyncCommit: _no_operands,
     TmaStoreCommit: _no_operands,
     ClusterLoadWait: _cluster_load_wait,
+    **ATOMIC_RULES,
     **COPY_RULES,
     **FLAGGED_RULES,
     **MBARRIER_RULES,

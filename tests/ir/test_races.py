@@ -11,7 +11,8 @@ from tilewright.core.errors import KernelFault
 from tilewright.core.streams import stream
 from tilewright.ir.buffer import Buffer, MemoryScope
 from tilewright.ir.build import Writer
-from tilewright.ir.expr import ClusterLoad, Load, Var, const, index
+from tilewright.ir.expr import BinaryOp, ClusterLoad, Load, Var, const, index
+from tilewright.ir.gpu.atomic import AtomicReduce
 from tilewright.ir.gpu.barrier import SyncScope
 from tilewright.ir.gpu.grid_barrier import GridBarrierArrive, GridBarrierWait
 from tilewright.ir.interpret import interpret
@@ -19,15 +20,15 @@ from tilewright.ir.stmt import HardwareAxis, Kernel, Operation
 
 BLOCKS, THREADS, ELEMENTS = 4, 64, 24
 X, CLUSTER, THREAD = HardwareAxis.GRID_X, HardwareAxis.CLUSTER, HardwareAxis.THREAD
-Z = index(0)
+Z, TWO = index(0), const(2.0, float32)
 GRID: dict[str, type[Operation]] = {"arrive": GridBarrierArrive, "wait": GridBarrierWait}
 
 
 @dataclass(frozen=True)
 class Step:
     """All threads of ``who`` access the element ``at`` (of the shared buffer of block ``peer`` where there are
-    clusters), or they synchronise. ``kind`` is load, store, peer, global load, global store, a SyncScope, or arrive or
-    wait (at the barrier of the grid)."""
+    clusters), or they synchronise. ``kind`` is load, store, reduce, peer, global load, global store, global reduce, a
+    SyncScope, or arrive or wait (at the barrier of the grid)."""
 
     kind: str
     who: np.ndarray  # bool[blocks, threads]
@@ -35,12 +36,13 @@ class Step:
     peer: np.ndarray  # int64[blocks, threads]
 
 
-def draw(seed: int, cluster: int, *, grid: bool) -> list[Step]:
+def draw(seed: int, cluster: int, *, grid: bool, atomic: bool) -> list[Step]:
     """A few steps, most of which touch few elements in few threads, so that about half of all programs are right."""
     rng = stream(seed, "races")
     kinds = ["load", "store", "global load", "global store", SyncScope.WARP, SyncScope.BLOCK, SyncScope.BLOCK]
     kinds += ["peer", SyncScope.CLUSTER, SyncScope.CLUSTER] if cluster > 1 else []
     kinds = ["global load", "global store", "global store", SyncScope.BLOCK, "grid", "grid"] if grid else kinds
+    kinds += (["global reduce"] if grid else ["reduce", "global reduce"]) * 3 if atomic else []
     steps, arrived = [], False
     for _ in range(int(rng.integers(3, 12))):
         kind = kinds[int(rng.integers(len(kinds)))]
@@ -99,6 +101,8 @@ def kernel_of(steps: list[Step], cluster: int) -> tuple[Kernel, dict[str, np.nda
                         w.store(held, (Z,), ClusterLoad(shared, place, Load(peer, (index(n), block, t))))
                     case "global load":
                         w.store(held, (Z,), Load(kept, place))
+                    case "reduce" | "global reduce":
+                        w.emit(AtomicReduce(BinaryOp.MAX, shared if step.kind == "reduce" else kept, place, TWO))
                     case _:
                         w.store(kept, place, const(2.0, float32))
         if cluster > 1:
@@ -110,31 +114,32 @@ def kernel_of(steps: list[Step], cluster: int) -> tuple[Kernel, dict[str, np.nda
     return Kernel("races", (who, at, peer), (out,), (kept,), w.finish()), data
 
 
-def accesses(steps: list[Step], cluster: int) -> Iterator[tuple[int, tuple[int, int], tuple[str, int, int], bool]]:
-    """(number of the step, (block, thread), what it accesses, whether it writes)."""
+def accesses(steps: list[Step], cluster: int) -> Iterator[tuple[int, tuple[int, int], tuple[str, int, int], str]]:
+    """(number of the step, (block, thread), what it accesses, how: load, store, reduce or peer)."""
     for n, step in enumerate(steps):
         if step.kind in (*SyncScope, *GRID):
             continue
         for block, thread in np.argwhere(step.who).tolist():
             element = int(step.at[block, thread])
             if step.kind.startswith("global"):
-                yield n, (block, thread), ("global", 0, element), step.kind.endswith("store")
+                yield n, (block, thread), ("global", 0, element), step.kind.removeprefix("global ")
             else:
                 owner = block // cluster * cluster + int(step.peer[block, thread]) if step.kind == "peer" else block
-                yield n, (block, thread), ("shared", owner, element), step.kind == "store"
+                yield n, (block, thread), ("shared", owner, element), step.kind
 
 
 def races(steps: list[Step], cluster: int) -> bool:
-    """Whether two threads access one element, one of them writing, with nothing in between that synchronises both."""
-    accesses_of: dict[tuple[str, int, int], list[tuple[int, tuple[int, int], bool]]] = {}
-    for n, thread, element, writes in accesses(steps, cluster):
-        accesses_of.setdefault(element, []).append((n, thread, writes))
+    """Whether two threads access one element, not both loading it nor both reducing it, with nothing in between that
+    synchronises both."""
+    accesses_of: dict[tuple[str, int, int], list[tuple[int, tuple[int, int], str]]] = {}
+    for n, thread, element, how in accesses(steps, cluster):
+        accesses_of.setdefault(element, []).append((n, thread, "load" if how == "peer" else how))
     for several in accesses_of.values():
         for i, (n, one, first) in enumerate(several):
             for m, other, second in several[:i]:
                 if (
                     one != other
-                    and (first or second)
+                    and (first != second or first == "store")
                     and not any(meets(s.kind, one, other, cluster) for s in steps[m + 1 : n])
                     and not grid_meets([s.kind for s in steps[m + 1 : n]])
                 ):
@@ -158,11 +163,12 @@ def grid_meets(kinds: list[str]) -> bool:
     return "wait" in kinds[kinds.index("arrive") :] if "arrive" in kinds else False
 
 
+@pytest.mark.parametrize("atomic", [False, True])
 @pytest.mark.parametrize(("cluster", "grid"), [(1, False), (2, False), (1, True)])
-def test_a_race_is_found_exactly_where_two_accesses_are_not_ordered(cluster: int, grid: bool) -> None:
+def test_a_race_is_found_exactly_where_two_accesses_are_not_ordered(cluster: int, grid: bool, atomic: bool) -> None:
     found = 0
     for seed in range(200):
-        steps = draw(seed, cluster, grid=grid)
+        steps = draw(seed, cluster, grid=grid, atomic=atomic)
         kernel, data = kernel_of(steps, cluster)
         expected = races(steps, cluster)
         found += expected

@@ -6,7 +6,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tilewright.core.dtypes import INDEX, bfloat16, boolean, float16, float32, int8, int32
+from tests.codegen.cuda.launches import reduced_in_memory
+from tests.ir.launches import data_of
+from tilewright.core.dtypes import INDEX, DType, bfloat16, boolean, float16, float32, int8, int32, int64
 from tilewright.core.errors import KernelFault
 from tilewright.core.streams import stream
 from tilewright.ir.buffer import Buffer, Layout, MemoryScope, Swizzle
@@ -32,6 +34,7 @@ from tilewright.ir.expr import (
     index,
 )
 from tilewright.ir.gpu.async_copy import CopyAsync, CopyAsyncCommit, CopyAsyncWait
+from tilewright.ir.gpu.atomic import AtomicReduce
 from tilewright.ir.gpu.barrier import SyncScope
 from tilewright.ir.gpu.bulk_copy import BulkCopy, Prefetch
 from tilewright.ir.gpu.ldmatrix import LoadMatrix
@@ -460,3 +463,25 @@ def test_a_source_must_not_change_under_a_copy() -> None:
 def test_division_is_exact_where_launch_variables_are_negative() -> None:
     result = value(lambda a, t: Cast(Binary(BinaryOp.FLOORDIV, t - 10, index(4)) * 100 + (t - 10) % 4, float32))
     np.testing.assert_array_equal(result, (T - 10) // 4 * 100 + (T - 10) % 4)
+
+
+@pytest.mark.parametrize("dtype", [int32, int64, float32])
+def test_threads_reduce_elements_in_memory(dtype: DType) -> None:
+    kernel = reduced_in_memory(dtype)
+    verify(kernel)
+    (a,) = data_of(kernel).values()
+    columns = a.reshape(64, 3, 16) * (1 << 30 if dtype == int64 else 1)
+    wanted = [columns.min((0, 1), initial=3), columns.max((0, 1), initial=3)]
+    wanted = wanted if dtype.is_float else [columns.sum((0, 1)) + 3 * 5, *wanted]
+    np.testing.assert_array_equal(interpret(kernel, {"A": a})["O"], wanted)
+
+
+def test_elements_are_written_before_they_are_reduced_in_memory() -> None:
+    w, o = Writer(), Buffer("O", (8,), int32)
+    with w.launch("reduce", [("t", 32, THREAD)]) as (t,):
+        with w.when(t < 7):
+            w.store(o, (t,), const(0, int32))
+        w.barrier()
+        w.emit(AtomicReduce(BinaryOp.ADD, o, (t % 8,), const(1, int32)))
+    with pytest.raises(KernelFault, match=r"O\[7\] is read before it is written"):
+        interpret(Kernel("reduce", (), (o,), (), w.finish()), {})

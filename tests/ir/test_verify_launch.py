@@ -1,6 +1,7 @@
 """The verifier's rules for launches: every one has kernels that break it and nothing else."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -27,6 +28,7 @@ from tilewright.ir.expr import (
     index,
 )
 from tilewright.ir.gpu.async_copy import CopyAsync, CopyAsyncWait
+from tilewright.ir.gpu.atomic import AtomicReduce
 from tilewright.ir.gpu.barrier import Barrier, SyncScope
 from tilewright.ir.gpu.bulk_copy import BulkCopy, Prefetch
 from tilewright.ir.gpu.flagged import FlaggedLoad, FlaggedStore
@@ -110,6 +112,11 @@ def warpgroup_mma(d: Buffer = D, columns: int = 8, across: bool = False, adds: E
 
 def boxed(tx_expected: bool = True, multicast: Expr | None = None) -> TmaLoad:
     return TmaLoad(TILE, (Z, Z), IN, (Z, Z), (64, 64), FULL, Z, tx_expected, multicast)
+
+
+def reduced_weights() -> Kernel:
+    weights = Buffer("W", (8,), float32)
+    return replace(kernel(AtomicReduce(BinaryOp.MAX, weights, (Z,), ONE)), inputs=(IN, weights))
 
 
 def eq(a: Expr, b: int) -> Expr:
@@ -311,6 +318,15 @@ BROKEN: list[tuple[str, str, Callable[[], Kernel]]] = [
     ("operation", "a wait for all but -1 groups of stores", lambda: kernel(TmaStoreWait(-1))),
     ("operation", "3 matrices are moved at once", lambda: kernel(LoadMatrix(R, (Z,), S, (Z, Z), 3), R, S)),
     ("operation", "S is accessed at bytes", lambda: kernel(LoadMatrix(R, (Z,), S, (Z, index(4)), 4), R, S)),
+    ("operation", "result would depend on the order", lambda: kernel(AtomicReduce(BinaryOp.ADD, OUT, (Z,), ONE))),
+    ("operation", "result would depend on the order", lambda: kernel(AtomicReduce(BinaryOp.MUL, FULL, (Z,), Z), FULL)),
+    (
+        "operation",
+        "full of int64 is reduced with what",
+        lambda: kernel(AtomicReduce(BinaryOp.ADD, FULL, (Z,), ONE), FULL),
+    ),
+    ("operation", "D has scope register", lambda: kernel(AtomicReduce(BinaryOp.MAX, D, (Z,), ONE), D)),
+    ("inputs", "W is an input", reduced_weights),
     ("types", "Operation is no operation", lambda: kernel(Operation())),
 ]
 

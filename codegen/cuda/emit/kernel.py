@@ -19,6 +19,7 @@ from ....ir.buffer import Buffer, MemoryScope
 from ....ir.dynamic import with_dynamic_strides
 from ....ir.expr import Expr, Load, distinct_nodes, index
 from ....ir.gpu.async_copy import CopyAsync
+from ....ir.gpu.atomic import AtomicReduce
 from ....ir.gpu.barrier import WARPGROUP_THREADS
 from ....ir.gpu.bulk_copy import BulkCopy, Prefetch
 from ....ir.gpu.flagged import FlaggedStore
@@ -364,5 +365,6 @@ def _loads(*roots: Expr) -> list[Load]:
 
 def _written(body: Stmt) -> list[Buffer]:
     """Return the global buffers that are stored to."""
-    found = [s.buffer for s in walk_statements(body) if isinstance(s, Store) and s.buffer.scope is MemoryScope.GLOBAL]
-    return found + [s.target for s in walk_statements(body) if isinstance(s, TmaStore | FlaggedStore)]
+    found = [s.buffer for s in walk_statements(body) if isinstance(s, Store)]
+    found += [s.target for s in walk_statements(body) if isinstance(s, TmaStore | FlaggedStore | AtomicReduce)]
+    return [buffer for buffer in found if buffer.scope is MemoryScope.GLOBAL]

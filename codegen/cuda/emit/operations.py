@@ -2,9 +2,10 @@
 of their own (``tma``, ``mma``)."""
 
 from ....core.errors import CompileError
-from ....ir.buffer import Buffer
-from ....ir.expr import Expr
+from ....ir.buffer import Buffer, MemoryScope
+from ....ir.expr import BinaryOp, Expr
 from ....ir.gpu.async_copy import CopyAsync, CopyAsyncCommit, CopyAsyncWait
+from ....ir.gpu.atomic import AtomicReduce
 from ....ir.gpu.barrier import Barrier, SyncScope
 from ....ir.gpu.bulk_copy import BulkCopy, Prefetch
 from ....ir.gpu.cluster import ClusterLoadWait
@@ -74,6 +75,10 @@ def _operation(emitter: ExpressionEmitter, stmt: Operation, is_last: bool) -> st
             return f"{emitter.fn.use_sm_90a('setmaxnreg_inc' if increase else 'setmaxnreg_dec')}<{count}>();"
         case OrderedSequenceStart() | OrderedSequenceWait() | OrderedSequenceArrive():
             return f"{emitter.fn.use_sm_90(_ORDERED_SEQUENCE[type(stmt)])}<{stmt.warpgroups}>();"
+        case AtomicReduce(op=op, target=target, target_indices=indices, value=value):
+            halves = op is BinaryOp.ADD and target.scope is MemoryScope.SHARED and target.dtype.bits == 64
+            function = emitter.fn.use("atomic_add_halves" if halves else f"atomic_{op.value}")
+            return f"{function}({_address_of(emitter, target, indices)}, {emitter.value(value).text});"
         case Prefetch() | CopyAsync() | CopyAsyncCommit() | CopyAsyncWait():
             return _copy(emitter, stmt)
         case MbarrierInit() | MbarrierArrive() | MbarrierArriveExpectTx() | MbarrierWait() | BulkCopy():

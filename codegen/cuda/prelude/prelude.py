@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from .arithmetic import ARITHMETIC
+from .atomic import ATOMIC
 from .cluster import CLUSTER
 from .cp_async import CP_ASYNC
 from .device_function import DeviceFunction
@@ -20,6 +21,7 @@ FUNCTIONS: dict[str, DeviceFunction] = {
     **HALF,
     **ARITHMETIC,
     **LAUNCH,
+    **ATOMIC,
     **GLOBAL_MEMORY,
     **SHARED_MEMORY,
     **CP_ASYNC,

@@ -26,6 +26,7 @@ from tilewright.ir.expr import (
     index,
 )
 from tilewright.ir.gpu.async_copy import CopyAsync, CopyAsyncCommit, CopyAsyncWait
+from tilewright.ir.gpu.atomic import AtomicReduce
 from tilewright.ir.gpu.barrier import SyncScope
 from tilewright.ir.gpu.bulk_copy import BulkCopy
 from tilewright.ir.gpu.ldmatrix import LoadMatrix
@@ -341,6 +342,30 @@ def unaligned_copies(dtype: DType) -> Kernel:
 PADDED = Layout((66, 1))
 SPREAD = Layout((64, 1), Swizzle(3, 3, 3))
 
+
+def reduced_in_memory(dtype: DType) -> Kernel:
+    """Blocks reduce columns of a matrix, each in shared memory first, and then all in global memory."""
+    ops = [op for op in (BinaryOp.ADD, BinaryOp.MIN, BinaryOp.MAX) if op is not BinaryOp.ADD or not dtype.is_float]
+    source, result = Buffer("A", (64, 48), dtype), Buffer("O", (len(ops), 16), dtype)
+    w = Writer()
+    with w.launch("start", [("row", len(ops), THREAD)]) as (row,), w.loop("c", 16) as c:
+        w.store(result, (row, c), const(3, dtype))
+    with w.launch("reduce", [("b", 4, X), ("t", 16 * 48, THREAD)]) as (b, t):
+        own = w.allocate("own", (len(ops), 16), dtype, MemoryScope.SHARED)
+        value = Load(source, (b * 16 + t // 48, t % 48))
+        with w.when(t < 16):
+            for n in range(len(ops)):
+                w.store(own, (index(n), t), const(3, dtype))
+        w.barrier()
+        for n, op in enumerate(ops):
+            w.emit(AtomicReduce(op, own, (index(n), t % 16), value * const(1 << 30 if dtype == int64 else 1, dtype)))
+        w.barrier()
+        with w.when(t < 16):
+            for n, op in enumerate(ops):
+                w.emit(AtomicReduce(op, result, (index(n), t), Load(own, (index(n), t))))
+    return Kernel("reduced_in_memory", (source,), (result,), (), w.finish())
+
+
 LAUNCHES: dict[str, Kernel] = {
     "softmax_float16": softmax(3, 1024, float16),
     "softmax_bfloat16": softmax(2, 2048, bfloat16),
@@ -362,5 +387,6 @@ LAUNCHES: dict[str, Kernel] = {
     **{f"unaligned_loads_{d}": unaligned_loads(d) for d in (float16, float32)},
     **{f"unaligned_copies_{d}": unaligned_copies(d) for d in (float16, float32)},
     **{f"strided_{d}": strided(d) for d in (float16, float32, int8)},
+    **{f"reduced_in_memory_{d}": reduced_in_memory(d) for d in (int32, int64, float32)},
 }
 """It maps names to kernels of launches, all of which are final."""

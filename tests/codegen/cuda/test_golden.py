@@ -19,6 +19,8 @@ SM90A = Target("cuda", "sm_90a", (), 132, 16)
         "matrix_float16",
         "unaligned_loads_float16",
         "unaligned_copies_float16",
+        "reduced_in_memory_int64",
+        "reduced_in_memory_float32",
     ],
 )
 def test_cuda_source(name: str) -> None:
