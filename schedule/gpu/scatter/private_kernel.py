@@ -8,10 +8,9 @@ A second launch adds up what all blocks have found, in their order. Nobody else 
 there are no atomics.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ....core.dtypes import INDEX, int32
+from ....core.dtypes import INDEX
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import (
     WARP_LANES,
@@ -23,19 +22,18 @@ from ....ir.expr import (
     Select,
     index,
     logical_and,
-    maximum,
     minimum,
 )
 from ....ir.rewrite import substitute
-from ....ir.stmt import HardwareAxis, Kernel, LoopKind
+from ....ir.stmt import HardwareAxis, Kernel
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.scatter import ScatterProblem
 from ...space.columns import Size
 from ...tile.accumulation import Accumulation
 from ...tile.delinearize import axis_indices
 from ...tile.names import FreshNameWriter
-from ...tile.stage_body import scalar_at
 from ..launch_axes import warp_axes
+from .term_loads import TermLoads
 
 JOINING_WARPS, JOINED_AT_ONCE = 8, 8
 """Warps that share the blocks of the first launch when these are joined, and how many a thread loads at once."""
@@ -89,17 +87,18 @@ class _PrivateKernelWriter:
     def _reduce_parts(self) -> None:
         w, s, p = self.w, self.s, self.p
         axes = [("block", s.blocks, HardwareAxis.GRID_X), ("thread", s.threads, HardwareAxis.THREAD)]
+        loads = TermLoads(w, p, s, self.dtype)
         with w.launch(KERNEL_NAME, axes, min_blocks=s.resident) as (block, thread):
             batch, part = block // s.parts, block % s.parts
             copies = w.allocate("copies", (p.keys, s.threads), self.dtype, MemoryScope.SHARED)
             with w.loop("key", p.keys) as key:
                 w.store(copies, (key, thread), self.identity)
             with w.loop("trip", s.trips) as trip:
-                keys, values = self._loaded(batch, part, trip, thread)
+                keys, values = loads.load(batch, part, trip, thread)
                 with w.unrolled("u", s.unroll) as u, w.unrolled("lane", s.vector_width) as lane:
                     number = Cast(Load(keys, (u, lane)), INDEX)
                     with w.when(number >= 0):
-                        own = (self._clamped(number), thread)
+                        own = (loads.inside(number), thread)
                         w.store(copies, own, self._combine(Load(copies, own), Load(values, (u, lane))))
             w.barrier()
             total = w.allocate("total", (), self.dtype, MemoryScope.REGISTER)
@@ -108,45 +107,9 @@ class _PrivateKernelWriter:
                 with w.when(key < p.keys if p.keys % s.threads else None):
                     w.store(total, (), self.identity)
                     with w.loop("t", s.threads) as t:  # lanes read from different banks
-                        copy = Load(copies, (self._clamped(key), (t + thread) % s.threads))
+                        copy = Load(copies, (loads.inside(key), (t + thread) % s.threads))
                         w.store(total, (), self._combine(Load(total, ()), copy))
-                    w.store(self.partial, (batch, part, self._clamped(key)), Load(total, ()))
-
-    def _loaded(self, batch: Expr, part: Expr, trip: Expr, thread: Expr) -> tuple[Buffer, Buffer]:
-        """Return the elements and the values of some terms, [vector, lane]; -1 for those of no element."""
-        w, s, scatter = self.w, self.s, self.p.scatter
-        shape, vectors = (s.unroll, s.vector_width), self.p.terms // s.vector_width
-        of_part = -(-vectors // s.parts)
-        keys = w.allocate("keys", shape, int32, MemoryScope.REGISTER)
-        values = w.allocate("values", shape, self.dtype, MemoryScope.REGISTER)
-        with w.unrolled("u", s.unroll) as u:
-            place = (trip * s.unroll + u) * s.threads + thread
-            number = part * of_part + place
-            exists = logical_and(place < of_part, number < vectors)
-            at = {
-                **{a.name: index(0) for a in scatter.rest},
-                **axis_indices(batch, scatter.batch),
-                **axis_indices(minimum(number, index(vectors - 1)) * s.vector_width, scatter.stage.reduce_axes),
-            }
-            with w.loop("lane", s.vector_width, LoopKind.VECTORIZED) as lane:
-                here = self._at_lane(at, lane)
-                key = Select(
-                    logical_and(exists, scalar_at(scatter.is_inside, here)), scalar_at(scatter.key, here), index(-1)
-                )
-                w.store(keys, (u, lane), Cast(key, int32))
-            with w.loop("lane", s.vector_width, LoopKind.VECTORIZED) as lane:
-                here = self._at_lane(at, lane)
-                own = self._clamped(Cast(Load(keys, (u, lane)), INDEX))
-                value = scalar_at(scatter.term, {**here, **axis_indices(own, scatter.keys)})
-                w.store(values, (u, lane), value if value.dtype == self.dtype else Cast(value, self.dtype))
-        return keys, values
-
-    def _at_lane(self, at: Mapping[str, Expr], lane: Expr) -> Mapping[str, Expr]:
-        last = self.p.scatter.stage.reduce_axes[-1].name
-        return {**at, last: at[last] + lane}
-
-    def _clamped(self, key: Expr) -> Expr:
-        return minimum(maximum(key, index(0)), index(self.p.keys - 1))
+                    w.store(self.partial, (batch, part, loads.inside(key)), Load(total, ()))
 
     def _join_parts(self) -> None:
         """Warps share the parts, each a run of them. The first one combines what they have found."""
