@@ -4,7 +4,7 @@ Knobs of the steps of a chain (``step_1.tile_m``) have none: they are among the 
 KNOBS: tuple[str, ...] = tuple(
     """
     arrangement atoms_m atoms_n block_k broadcast_preload buckets bulk_copies cluster_m cluster_n cluster_size
-    column_parts column_taps column_tiles combine consumer_warpgroups contraction_path copy_bytes ctas_per_sm
+    column_parts column_taps column_tiles combine consumer_warpgroups contraction_path copies copy_bytes ctas_per_sm
     decomposition epilogue_stages evict_first group_heads group_m image_rows interleaved items items_x items_y
     joined_moments k_atoms k_unroll kc key_parts lanes lanes_n layout line_split m_blocks mma mma_n mr n_blocks
     nr_vectors order overlap overlapped pack pack_a pack_b padding persistent piece_terms ping_pong pixels planes

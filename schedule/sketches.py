@@ -44,6 +44,7 @@ _CLASSES: Mapping[str, Mapping[str, str]] = {
         "cuda_scan": "gpu.scan.space:CUDA_SCAN",
         "cuda_scatter": "gpu.scatter.space:CUDA_SCATTER",
         "cuda_scatter_private": "gpu.scatter.private_space:CUDA_SCATTER_PRIVATE",
+        "cuda_scatter_atomic": "gpu.scatter.atomic_space:CUDA_SCATTER_ATOMIC",
         "cuda_gemv": "gpu.gemv.space:CUDA_GEMV",
         "cuda_skinny_mma": "gpu.skinny.mma_space:CUDA_SKINNY_MMA",
         "cuda_skinny_tma": "gpu.skinny.tma_space:CUDA_SKINNY_TMA",

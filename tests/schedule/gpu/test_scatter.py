@@ -1,8 +1,10 @@
 """Scatters: what the class takes, what its kernels compute, and in which order they add terms."""
 
 import functools
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +13,8 @@ from numpy.typing import NDArray
 from tests.schedule.gpu.tiles import H200, WHOLE, assert_agrees, legal_schedule_of, schedule_of
 from tilewright.codegen.lowering import build_kernel, finish
 from tilewright.ir.interpret import interpret
+from tilewright.schedule.gpu.scatter.atomic_space import CUDA_SCATTER_ATOMIC as ATOMIC
+from tilewright.schedule.gpu.scatter.in_place import in_place_reduction
 from tilewright.schedule.gpu.scatter.kernel import scatter_kernel
 from tilewright.schedule.gpu.scatter.private_space import CUDA_SCATTER_PRIVATE as PRIVATE
 from tilewright.schedule.gpu.scatter.space import CUDA_SCATTER as SKETCH
@@ -42,22 +46,27 @@ CASES = {
 
 FEW = {"histogram", "weights", "rows of pixels"}
 """Those to few elements, which threads may have copies of."""
+WIDE = {"embedding", "graph"}
+"""Those whose terms are rows of many numbers."""
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_kernels_compute_their_expression(case: str) -> None:
     workload = parse_workload(CASES[case])
     sketches = sketches_for(workload, H200)
-    assert [s.name for s in sketches] == ["cuda_scatter", "cuda_scatter_private"][: 2 if case in FEW else 1]
+    others = ["cuda_scatter_private"] * (case in FEW) + ["cuda_scatter_atomic"] * (case not in WIDE)
+    assert [s.name for s in sketches] == ["cuda_scatter", *others]
     assert all(assert_agrees(sketch, workload, 6, policy=WHOLE) == 6 for sketch in sketches)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_kernels_compile(case: str) -> None:
     workload = parse_workload(CASES[case])
-    for sketch, launches in zip(sketches_for(workload, H200), (3, 2), strict=False):
+    for sketch in sketches_for(workload, H200):
         kernel = build_kernel(sketch.lower(workload, H200, schedule_of(sketch, workload)), H200)
-        assert len(kernel.resources) >= launches and all(r.spill_bytes == 0 for r in kernel.resources.values())
+        assert len(kernel.resources) >= (3 if sketch is SKETCH else 2) and all(
+            r.spill_bytes == 0 for r in kernel.resources.values()
+        )
 
 
 def _added(values: Sequence[NDArray[np.float32]], groups: int) -> NDArray[np.float32]:
@@ -146,3 +155,107 @@ def test_pieces_of_an_element_make_its_sum(elements: int, rows: int, splits: int
     wanted = np.zeros((elements + 1, 32), np.float32)
     np.add.at(wanted, place, values)
     np.testing.assert_array_equal(interpret(kernel, {"I": place, "D": values})["G"], wanted[:elements])
+
+
+SUM = "I: int32[{0}]\nD: {2}[{0}]\nG[v < {1}] = sum over i < {0} of select(int64(I[i]) == v, {3}, 0.0)"
+
+
+def _reduced(text: str, inputs: Mapping[str, NDArray[Any]], **knobs: int) -> NDArray[Any]:
+    """The output of a kernel whose terms are reduced in memory."""
+    workload = parse_workload(text)
+    kernel = finish(ATOMIC.lower(workload, H200, legal_schedule_of(ATOMIC, workload, **knobs)), H200)
+    (output,) = interpret(kernel, inputs).values()
+    return output
+
+
+@pytest.mark.parametrize("copies", [0, 2])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_sums_in_memory_are_exact_and_depend_on_no_order(dtype: str, copies: int) -> None:
+    """Floats of all exponents, with a few that are infinite or NaN. Sums are rounded once, in whatever order."""
+    draw = np.random.default_rng(1)
+    place = draw.integers(-1, 40, 3000, np.int32)
+    bits = draw.integers(0, 1 << 16, 3000, np.uint32)
+    source = parse_workload(SUM.format(3000, 40, dtype, "float32(D[i])")).inputs[1].dtype.numpy
+    values = (bits << 16).view(np.float32) if dtype == "float32" else bits.astype(np.uint16).view(source)
+    values[~np.isfinite(values.astype(np.float32))] = 3
+    place[:5] = 1, 2, 2, 3, 4
+    values[:5] = np.nan, np.inf, -np.inf, -np.inf, np.inf
+    values[place == 14] = -0.0
+    values[(place > 14) & (place < 18)] = np.asarray([3e-5, -6e-8, 65504])[place[(place > 14) & (place < 18)] - 15]
+    text = SUM.format(3000, 40, dtype, "D[i]" if dtype == "float32" else "float32(D[i])")
+    order = draw.permutation(3000)
+    got = _reduced(text, {"I": place, "D": values}, copies=copies, threads=128)
+    again = _reduced(text, {"I": place[order], "D": values[order]}, copies=0, threads=256)
+    np.testing.assert_array_equal(got.view(np.int32), again.view(np.int32))
+    for v in range(40):
+        own = values[place == v].astype(np.float64)
+        wanted = math.fsum(own) if np.isfinite(own).all() else (np.nan, np.nan, -np.inf, np.inf)[v - 1]
+        with np.errstate(over="ignore"):
+            np.testing.assert_array_equal(got[v], np.float32(wanted))
+
+
+@pytest.mark.parametrize("copies", [0, 1])
+def test_one_place_takes_all_terms(copies: int) -> None:
+    """The largest terms, as many as there are: no sum of 64 bits overflows."""
+    place, values = np.zeros(4096, np.int32), np.full(4096, np.float32(15.999999), np.float32)
+    got = _reduced(SUM.format(4096, 3, "float32", "D[i]"), {"I": place, "D": -values}, copies=copies)
+    np.testing.assert_array_equal(got, np.asarray([values[0] * -4096, 0, 0], np.float32))
+
+
+@pytest.mark.parametrize("op", ["max", "min"])
+def test_the_greatest_and_the_least_in_memory(op: str) -> None:
+    """NaN is the result wherever it is among the terms; an element without terms has the identity."""
+    draw, worst = np.random.default_rng(2), "-inf" if op == "max" else "inf"
+    place = draw.integers(0, 30, 2000, np.int32)
+    values = draw.standard_normal(2000).astype(np.float32)
+    values[place == 4] = np.abs(values[place == 4])
+    values[place == 5] = -np.abs(values[place == 5])
+    values[(place == 6) & (values > 0)] = np.nan
+    place[place == 7] = -3
+    text = "I: int32[2000]\nD: float32[2000]\n"
+    text += f"G[v < 30] = {op} over i < 2000 of select(int64(I[i]) == v, D[i], {worst})"
+    wanted = [getattr(np, op)(values[place == v], initial=float(worst)) for v in range(30)]
+    for copies in (0, 4):
+        got = _reduced(text, {"I": place, "D": values}, copies=copies)
+        np.testing.assert_array_equal(got, np.asarray(wanted, np.float32))
+
+
+def test_what_is_reduced_in_memory() -> None:
+    """Products, and sums of float64, depend on the order. Equal terms are counted."""
+    text = "I: int32[600]\nD: {0}[600]\nG[v < 40] = {1} over i < 600 of select(int64(I[i]) == v, {2})"
+    for dtype, reducer, term in (
+        ("float64", "sum", "D[i], 0.0f64"),
+        ("float32", "prod", "D[i], 1.0"),
+    ):
+        assert not ATOMIC.matches(parse_workload(text.format(dtype, reducer, term)), H200)
+    for dtype, term, count in (
+        ("float64", "0.5f64, 0.0f64", 1),
+        ("int64", "D[i], 0", 1),
+        ("float16", "float32(D[i]), 0.0", 2),
+        ("uint8", "float32(D[i]), 0.0", 1),
+        ("float32", "D[i], 0.0", 11),
+        ("float16", "float32(D[i]) * 0.3, 0.0", 11),
+    ):
+        problem = scatter_problem(parse_workload(text.format(dtype, "sum", term)))
+        assert problem is not None
+        how = in_place_reduction(problem)
+        assert how is not None and how.count == count, term
+
+
+def test_counts_are_the_output_itself() -> None:
+    """A launch that only converts what is counted is left out where nothing is to be converted."""
+    place = np.random.default_rng(3).integers(-2, 45, 3000, np.int32)
+    inside = place[(place >= 0) & (place < 40)]
+    for term, weights, launches in (
+        ("int64(I[i]), 0", inside, 2),
+        ("1i32, 0i32", None, 2),
+        ("1, 0", None, 3),
+        ("-2.5, 0.0", np.full(len(inside), -2.5), 3),
+    ):
+        text = f"I: int32[3000]\nG[v < 40] = sum over i < 3000 of select(int64(I[i]) == v, {term})"
+        workload, wanted = parse_workload(text), np.bincount(inside, weights, 40)
+        for copies in (0, 8):
+            schedule = legal_schedule_of(ATOMIC, workload, copies=copies, threads=256)
+            kernel = finish(ATOMIC.lower(workload, H200, schedule), H200)
+            assert len(kernel.launches) == launches
+            np.testing.assert_array_equal(interpret(kernel, {"I": place})["G"], wanted)

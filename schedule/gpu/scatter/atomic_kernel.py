@@ -1,0 +1,189 @@
+"""Writes the kernel of a scatter whose terms are reduced in memory as they come.
+
+    totals = identity                                                       # a launch of its own
+    for terms of the thread:    totals[key(term)] op= term                  # atomic, in any order
+    Y[key] = epilogue(totals[key])                                          # a launch of its own
+
+Where ``copies`` is not 0, a block reduces into so many copies of the totals in shared memory, which its warps share,
+and then all copies into those in global memory. Where the totals are what is stored, they are the output, and there is
+no last launch.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from ....core.dtypes import INDEX
+from ....ir.buffer import Buffer, MemoryScope
+from ....ir.expr import WARP_LANES, Binary, Cast, Expr, Load, index, minimum
+from ....ir.gpu.atomic import AtomicReduce
+from ....ir.stmt import HardwareAxis, Kernel
+from ....te.functions import not_equal
+from ...loop_nest.nest import KERNEL_NAME
+from ...problems.scatter import ScatterProblem
+from ...space.columns import Size
+from ...tile.delinearize import axis_indices
+from ...tile.names import FreshNameWriter
+from ...tile.stage_body import scalar_at
+from .in_place import InPlaceReduction
+from .term_loads import TermLoads
+
+POINT_THREADS = 256
+"""Threads of a block that sets totals, or that computes outputs from them."""
+POINT_BLOCKS = 1024
+"""So many such blocks at most: a device starts them one after the other."""
+VECTOR_BYTES = 16
+"""Totals are set so many bytes at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class AtomicScatterSizes:
+    """What a setting of the knobs implies; columns for a space, plain ints for one setting.
+
+    ``threads``, ``vector_width``, ``unroll``, ``ctas_per_sm`` and ``copies`` are the knobs. ``parts``: blocks that
+    share the terms of a batch. ``blocks``: blocks of the launch that reduces. ``trips``: how often a thread loads
+    ``unroll`` vectors. ``registers``: registers of a thread, roughly. ``shared_bytes``: shared memory of a block.
+    ``resident``: how many blocks a multiprocessor runs at once.
+    """
+
+    threads: Size
+    vector_width: Size
+    unroll: Size
+    ctas_per_sm: Size
+    copies: Size
+    parts: Size
+    blocks: Size
+    trips: Size
+    registers: Size
+    shared_bytes: Size
+    resident: Size
+
+
+def atomic_scatter_kernel(problem: ScatterProblem, how: InPlaceReduction, sizes: AtomicScatterSizes) -> Kernel:
+    """Return the kernel of one setting."""
+    return _AtomicKernelWriter(problem, how, sizes).kernel()
+
+
+def totals_are_output(problem: ScatterProblem, how: InPlaceReduction) -> bool:
+    """Return whether the one output is the totals themselves."""
+    return how.is_result and len(problem.outputs) == 1 and isinstance(problem.outputs[0].body, Load)
+
+
+class _AtomicKernelWriter:
+    def __init__(self, problem: ScatterProblem, how: InPlaceReduction, sizes: AtomicScatterSizes) -> None:
+        self.p, self.how, self.s = problem, how, sizes
+        self.w = FreshNameWriter(problem.names)
+        self.axes = problem.scatter.stage.axes
+        self.is_output = totals_are_output(problem, how)
+        if self.is_output:
+            self.totals = problem.outputs[0].tensor
+        else:
+            self.totals = Buffer(self.w.fresh("totals"), (how.count, *(a.extent for a in self.axes)), how.dtype)
+
+    def kernel(self) -> Kernel:
+        self._clear()
+        self._reduce()
+        if not self.is_output:
+            self._write_outputs()
+        outputs = tuple(dict.fromkeys(self.p.workload.output_buffers))
+        workspace = () if self.is_output else (self.totals,)
+        return Kernel(KERNEL_NAME, self.p.workload.inputs, outputs, workspace, self.w.finish())
+
+    def _clear(self) -> None:
+        w, count = self.w, self.totals.elements
+        width = VECTOR_BYTES // self.how.dtype.bytes
+        width = width if count % width == 0 else 1
+        flat = replace(self.totals, shape=(count,))
+        with self._each("clear_totals", count // width) as number, w.vectorized("lane", width) as lane:
+            w.store(flat, (number * width + lane,), self.how.identity)
+
+    @contextmanager
+    def _each(self, name: str, items: int) -> Iterator[Expr]:
+        """A launch whose threads do something for each of so many items; give its number."""
+        blocks = min(-(-items // POINT_THREADS), POINT_BLOCKS)
+        axes = [("block", blocks, HardwareAxis.GRID_X), ("thread", POINT_THREADS, HardwareAxis.THREAD)]
+        with self.w.launch(name, axes) as (block, thread):
+            number = block * POINT_THREADS + thread
+            with self.w.shared_out("item", items, blocks * POINT_THREADS, number) as item:
+                yield minimum(item, index(items - 1))
+
+    def _at(self, number: Expr, here: Mapping[str, Expr]) -> tuple[Expr, ...]:
+        """Return the indices of a total of the element at some axes of the stage."""
+        at = tuple(here[a.name] for a in self.axes)
+        return at if self.is_output else (number, *at)
+
+    def _reduce(self) -> None:
+        w, s, p = self.w, self.s, self.p
+        axes = [("block", s.blocks, HardwareAxis.GRID_X), ("thread", s.threads, HardwareAxis.THREAD)]
+        loads = TermLoads(w, p, s, p.accumulation.accumulator_dtype)
+        with w.launch(KERNEL_NAME, axes, min_blocks=s.ctas_per_sm) as (block, thread):
+            batch, part = block // s.parts, block % s.parts
+            copies = self._new_copies(thread) if s.copies else None
+            with w.loop("trip", s.trips) as trip:
+                keys, values = loads.load(batch, part, trip, thread)
+                with w.unrolled("u", s.unroll) as u, w.unrolled("lane", s.vector_width) as lane:
+                    at = loads.at_lane(loads.at(batch, part, trip, thread, u), lane)
+                    number = Cast(Load(keys, (u, lane)), INDEX)
+                    with w.when(number >= 0):
+                        key, value = loads.inside(number), Load(values, (u, lane))
+                        self._reduce_term(value, {**at, **axis_indices(key, p.scatter.keys)}, key, copies, thread)
+            if copies is not None:
+                self._join_copies(copies, batch, thread)
+
+    def _reduce_term(
+        self, value: Expr, here: Mapping[str, Expr], key: Expr, copies: Buffer | None, thread: Expr
+    ) -> None:
+        column: Expr = index(0)
+        for axis in self.p.scatter.rest:
+            column = column * axis.extent + here[axis.name]
+
+        def reduce(number: Expr, term: Expr) -> None:
+            if copies is None:
+                self.w.emit(AtomicReduce(self.how.op, self.totals, self._at(number, here), term))
+                return
+            place = (number * self.p.keys + key) * self.p.columns + column
+            self.w.emit(AtomicReduce(self.how.op, copies, (thread // WARP_LANES % self.s.copies, place), term))
+
+        self.how.reduce(self.w, value, reduce)
+
+    def _new_copies(self, thread: Expr) -> Buffer:
+        """Return copies of the totals of a batch in shared memory, without any term yet."""
+        w, s = self.w, self.s
+        count = self.how.count * self.p.keys * self.p.columns
+        copies = w.allocate("copies", (s.copies, count), self.how.dtype, MemoryScope.SHARED)
+        with w.shared_out("place", count, s.threads, thread) as place, w.unrolled("copy", s.copies) as copy:
+            w.store(copies, (copy, minimum(place, index(count - 1))), self.how.identity)
+        w.barrier()
+        return copies
+
+    def _join_copies(self, copies: Buffer, batch: Expr, thread: Expr) -> None:
+        """Reduce the totals in global memory with those of the copies that any term has changed."""
+        w, s, p, scatter = self.w, self.s, self.p, self.p.scatter
+        w.barrier()
+        total = w.allocate("total", (), self.how.dtype, MemoryScope.REGISTER)
+        with w.shared_out("place", copies.shape[1], s.threads, thread) as place:
+            here = minimum(place, index(copies.shape[1] - 1))
+            w.store(total, (), Load(copies, (index(0), here)))
+            for other in range(1, s.copies):
+                w.store(total, (), Binary(self.how.op, Load(total, ()), Load(copies, (index(other), here))))
+            key, column = here // p.columns % p.keys, here % p.columns
+            of = {
+                **axis_indices(batch, scatter.batch),
+                **axis_indices(key, scatter.keys),
+                **axis_indices(column, scatter.rest),
+            }
+            number = here // (p.columns * p.keys)
+            with w.when(not_equal(Load(total, ()), self.how.identity)):
+                w.emit(AtomicReduce(self.how.op, self.totals, self._at(number, of), Load(total, ())))
+
+    def _write_outputs(self) -> None:
+        w, how = self.w, self.how
+        points = self.totals.elements // how.count
+        with self._each("write_outputs", points) as point:
+            here = axis_indices(point, self.axes)
+            result = w.allocate("result", (), self.p.scatter.stage.tensor.dtype, MemoryScope.REGISTER)
+            totals = [Load(self.totals, self._at(index(n), here)) for n in range(how.count)]
+            w.store(result, (), how.result(totals))
+            for output in self.p.outputs:
+                value = scalar_at(self.p.body_of(output, Load(result, ())), here)
+                w.store(output.tensor, tuple(here[a.name] for a in self.axes), value)

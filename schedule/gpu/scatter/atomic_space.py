@@ -1,0 +1,188 @@
+"""Describes the space of scatters whose terms are reduced in memory as they come: knobs, constraints, derived sizes and
+the prior (sketch ``cuda_scatter_atomic``)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ....core.schedule import KnobValue
+from ....core.target import Target
+from ....ir.expr import WARP_LANES
+from ....ir.rewrite import loads_of
+from ....ir.stmt import Kernel
+from ....te.cost import flops, minimum_bytes
+from ....te.workload import Workload
+from ...problems.scatter import ScatterProblem, scatter_problem
+from ...sketch import Peaks
+from ...space.columns import Bools, Columns, Derived, Floats, Ints
+from ...space.constraint import Constraint
+from ...space.knob import Knob
+from ...tile_sketch import TileSketch
+from ..memory_prior import MemoryTraffic, memory_bound_seconds
+from ..peaks import gpu_peaks
+from ..plan import GpuPlan
+from ..quantities import GPU_QUANTITIES, gpu_columns
+from .atomic_kernel import AtomicScatterSizes, atomic_scatter_kernel, totals_are_output
+from .in_place import InPlaceReduction, in_place_reduction
+from .space import L2_SECONDS
+from .term_loads import vector_extent
+
+MOST_COLUMNS = 16
+"""Elements with the same terms, at most: of more, terms are whole rows that are better sorted first."""
+REGISTERS = 24
+"""Registers for addresses and constants, roughly."""
+REDUCE_SECONDS = 10e-12
+"""How long all L2 slices take for one reduction in global memory."""
+SAME_PLACE_SECONDS = 1e-9
+"""How long reductions of one element in global memory take, one after the other."""
+SHARED_REDUCE_CYCLES = 0.25
+"""Cycles of a multiprocessor for a reduction in shared memory."""
+SAME_COPY_CYCLES = 4.0
+"""Cycles that reductions of one element in shared memory take, one after the other."""
+PROMISING = 1.3
+"""How many times as slow as the best estimate promising settings are at most."""
+
+
+@dataclass(frozen=True)
+class AtomicScatterPlan(GpuPlan):
+    """The settings of a scatter whose terms are reduced in memory, on a target."""
+
+    problem: ScatterProblem
+    how: InPlaceReduction
+    target: Target
+
+    @property
+    def knobs(self) -> tuple[Knob, ...]:
+        most = self.limits.shared_bytes_per_block
+        copies = tuple(n for n in (1, 2, 4, 8) if n * self._copy_bytes <= most)
+        return (
+            Knob("threads", (256, 128, 512, 1024), "how many threads a block has"),
+            Knob(
+                "vector_width",
+                (*(n for n in (4, 2, 8) if vector_extent(self.problem) % n == 0), 1),
+                "how many neighbouring numbers a thread loads at once",
+            ),
+            Knob("unroll", (4, 1, 2, 8), "how many vectors a thread loads before it reduces the first"),
+            Knob(
+                "ctas_per_sm",
+                (1, 2, 4, 8),
+                "how many blocks a multiprocessor has at most, among which terms are shared",
+            ),
+            Knob("copies", (0, *copies), "how many copies of the totals a block has in shared memory; 0: none"),
+        )
+
+    @property
+    def _copy_bytes(self) -> int:
+        """Bytes of a copy of the totals of a batch."""
+        return self.problem.keys * self.problem.columns * self.how.count * self.how.dtype.bytes
+
+    @property
+    def _numbers(self) -> int:
+        """How many numbers the terms of a batch are."""
+        return self.problem.terms * self.problem.columns
+
+    def sizes(self, columns: Columns) -> AtomicScatterSizes:
+        threads, width, unroll, per_sm, copies = (columns.ints(k.name) for k in self.knobs)
+        vectors = self._numbers // width
+        parts = self._parts(per_sm, vectors, threads)
+        of_part = -(-vectors // parts)
+        shared, registers = copies * self._copy_bytes, REGISTERS + 3 * unroll * width
+        return AtomicScatterSizes(
+            threads=threads,
+            vector_width=width,
+            unroll=unroll,
+            ctas_per_sm=per_sm,
+            copies=copies,
+            parts=parts,
+            blocks=self.problem.batches * parts,
+            trips=-(-of_part // (threads * unroll)),
+            registers=registers,
+            shared_bytes=shared,
+            resident=self.limits.resident_blocks(threads, registers, shared),
+        )
+
+    def _parts(self, per_sm: Ints, vectors: Ints, threads: Ints) -> Ints:
+        """Return how many blocks share the numbers of a batch: as many as fill the device with all batches, if these
+        have a vector for each thread."""
+        wanted = -(-per_sm * self.target.threads // self.problem.batches)
+        parts: Ints = np.minimum(wanted, -(-vectors // threads))
+        return parts
+
+    @property
+    def constraints(self) -> tuple[Constraint, ...]:
+        def has_more_parts(c: Columns) -> Bools:
+            per_sm, threads = c.ints("ctas_per_sm"), c.ints("threads")
+            vectors = self._numbers // c.ints("vector_width")
+            parts, fewer = (self._parts(n, vectors, threads) for n in (per_sm, per_sm // 2))
+            found: Bools = (per_sm == 1) | (parts > fewer)
+            return found
+
+        return (
+            self.rule(
+                "a multiprocessor has room for ctas_per_sm blocks with their copies",
+                None,
+                lambda s: s.resident >= s.ctas_per_sm,
+            ),
+            Constraint(
+                "more ctas_per_sm cut the terms into more parts",
+                ("threads", "vector_width", "ctas_per_sm"),
+                has_more_parts,
+            ),
+            Constraint(
+                "each copy is that of a warp",
+                ("threads", "copies"),
+                lambda c: c.ints("copies") * WARP_LANES <= c.ints("threads"),
+            ),
+            *self.launch_rules(self.limits.shared_bytes_per_block),
+        )
+
+    def promising(self, columns: Columns, peaks: Peaks) -> Bools:
+        seconds = self.prior_seconds(columns, peaks)
+        found: Bools = seconds <= PROMISING * seconds.min(initial=np.inf)
+        return found
+
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
+        p, s, device = self.problem, self.sizes(columns), gpu_peaks(self.target, peaks)
+        numbers, places = p.batches * self._numbers, p.batches * p.keys * p.columns
+        totals = places * self.how.count * self.how.dtype.bytes
+        read = sum(e.dtype.bytes for e in {*loads_of(p.scatter.term), *loads_of(p.scatter.key)})
+        traffic = MemoryTraffic(
+            blocks=s.blocks,
+            resident=s.resident,
+            memory_bytes=minimum_bytes(p.workload),
+            l2_bytes=numbers * read + s.blocks * s.shared_bytes / np.maximum(s.copies, 1),
+            accesses=numbers / WARP_LANES * (2 + 2 / s.vector_width),
+            rounds=s.trips,
+            operations=flops(p.workload),
+        )
+        of_place = numbers / places
+        in_global = np.maximum(numbers * REDUCE_SECONDS, of_place * SAME_PLACE_SECONDS)
+        own = np.maximum(
+            numbers / device.multiprocessors * SHARED_REDUCE_CYCLES,
+            of_place / np.maximum(s.blocks * s.copies, 1) * SAME_COPY_CYCLES,
+        )
+        joined = s.blocks / p.batches * np.maximum(places * REDUCE_SECONDS, SAME_PLACE_SECONDS)
+        reduced = np.where(s.copies == 0, in_global, device.seconds(1.0) * own + joined)
+        launches = 1 if totals_are_output(p, self.how) else 2
+        l2_seconds = totals / (device.l2_bytes_per_cycle * device.multiprocessors * device.clock_hz)
+        others = launches * (device.launch_seconds + L2_SECONDS + l2_seconds)
+        return np.asarray(memory_bound_seconds(device, traffic) + reduced + others, np.float64)
+
+    def derive(self, columns: Columns) -> Derived:
+        s = self.sizes(columns)
+        return gpu_columns(self.target, s, wanted=s.unroll * s.vector_width * 4)
+
+    def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
+        return atomic_scatter_kernel(self.problem, self.how, self.sizes_of(setting))
+
+
+def _plan(workload: Workload, target: Target) -> AtomicScatterPlan | None:
+    problem = scatter_problem(workload)
+    how = None if problem is None else in_place_reduction(problem)
+    if problem is None or how is None or problem.columns > MOST_COLUMNS:
+        return None
+    return AtomicScatterPlan(problem, how, target)
+
+
+CUDA_SCATTER_ATOMIC = TileSketch("cuda_scatter_atomic", 1, GPU_QUANTITIES, _plan)
