@@ -2,20 +2,23 @@
 
 from collections.abc import Iterator
 
-from ..ir.expr import Binary, BinaryOp, Cast, Const, Expr, Logic, LogicOp, Select, rebuild
+from ..ir.expr import Binary, BinaryOp, Cast, Const, Expr, Logic, LogicOp, Select, const, rebuild
 from .functions import all_of
 from .workload import Reducer, Stage
 
 
 def conditions_of_terms(stage: Stage) -> Iterator[Expr]:
     """Yield conditions that all terms of a reduction have that change it: those of selects whose other value is its
-    identity. Of a sum these may be factors, whose product is 0 for finite numbers."""
+    identity. Of a sum these may be factors, whose product is 0 for finite numbers, and conditions as numbers, 1 or
+    0."""
     if stage.reducer is not None and not stage.reducer.is_position:
         yield from _conditions(stage.body, identity(stage), stage.reducer is Reducer.SUM)
 
 
 def _conditions(e: Expr, value: float, products: bool) -> Iterator[Expr]:
     match e:
+        case Cast(value=condition) if condition.dtype.is_bool:
+            yield from conjuncts(condition) if products else ()
         case Cast(value=inner):
             yield from _conditions(inner, value, products)
         case Binary(op=BinaryOp.MUL, a=a, b=b) if products:
@@ -52,7 +55,10 @@ def conjuncts(condition: Expr) -> Iterator[Expr]:
 
 
 def without_condition(e: Expr, condition: Expr) -> Expr:
-    """``e`` where ``condition`` is known to hold: no select asks for it."""
+    """``e`` where ``condition`` is known to hold: no select asks for it, nor is it cast to a number."""
+    if isinstance(e, Cast) and e.value.dtype.is_bool and condition in (found := list(conjuncts(e.value))):
+        left = [c for c in found if c != condition]
+        return Cast(all_of(*left), e.type) if left else const(1, e.type)
     if isinstance(e, Select) and condition in (found := list(conjuncts(e.condition))):
         left, then = [c for c in found if c != condition], without_condition(e.then, condition)
         return Select(all_of(*left), then, e.otherwise) if left else then

@@ -19,6 +19,9 @@ SCATTERS = {
     "G[a < 3, b < 4] = sum over i < 90 of select(int64(I[i]) == a and int64(J[i]) == b, 1.0, 0.0)",
     "one hot": "I: int64[90]\nD: float32[90, 5]\n"
     "G[d < 5, v < 7] = sum over i < 90 of select(I[i] == v, 1.0, 0.0) * D[i, d]",
+    "a condition as a factor": "I: int64[90]\nD: float32[90, 5]\n"
+    "G[d < 5, v < 7] = sum over i < 90 of float32(I[i] == v and i > 2) * D[i, d]",
+    "a condition as a number": "I: int64[90]\nG[v < 7] = sum over i < 90 of int32(I[i] == v)",
     "greatest": "I: int64[90]\nD: float32[90]\nG[v < 40] = max over i < 90 of select(I[i] == v, D[i], -inf)",
     "batch": "I: int64[3, 6, 5]\nD: float32[3, 6, 5, 4]\n"
     "G[v < 7, n < 3, d < 4] = sum over i < 6, j < 5 of "
@@ -30,6 +33,7 @@ OTHERS = {
     "no sum": "I: int64[9]\nD: float32[9]\nG[v < 7, i] = select(I[i] == v, D[i], 0.0)",
     "another value": "I: int64[9]\nD: float32[9]\nG[v < 7] = sum over i < 9 of select(I[i] == v, D[i], 1.0)",
     "another identity": "I: int64[9]\nD: float32[9]\nG[v < 7] = max over i < 9 of select(I[i] == v, D[i], 0.0)",
+    "the greatest condition": "I: int64[9]\nG[v < 7] = max over i < 9 of int32(I[i] == v)",
     "an order": "I: int64[9]\nD: float32[9]\nG[v < 7] = sum over i < 9 of select(I[i] >= v, D[i], 0.0)",
     "an index that no term has": "I: int64[7]\nD: float32[9]\n"
     "G[v < 7, u < 7] = sum over i < 9 of select(I[u] == v, D[i], 0.0)",
