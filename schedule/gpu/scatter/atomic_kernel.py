@@ -9,7 +9,7 @@ and then all copies into those in global memory. Where the totals are what is st
 no last launch.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -17,6 +17,7 @@ from ....core.dtypes import INDEX
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import WARP_LANES, Binary, Cast, Expr, Load, index, minimum
 from ....ir.gpu.atomic import AtomicReduce
+from ....ir.rewrite import free_variables, loads_of
 from ....ir.stmt import HardwareAxis, Kernel
 from ....te.functions import not_equal
 from ...loop_nest.nest import KERNEL_NAME
@@ -25,6 +26,7 @@ from ...space.columns import Size
 from ...tile.delinearize import axis_indices
 from ...tile.names import FreshNameWriter
 from ...tile.stage_body import scalar_at
+from ..l2_prefetch import L2Prefetch
 from .in_place import InPlaceReduction
 from .term_loads import TermLoads
 
@@ -34,6 +36,8 @@ POINT_BLOCKS = 1024
 """So many such blocks at most: a device starts them one after the other."""
 VECTOR_BYTES = 16
 """Totals are set so many bytes at a time."""
+PREFETCHED_BYTES, MOST_PREFETCHED_BYTES = 16 << 10, 16 << 20
+"""Bytes of a tensor of terms that such a block prefetches, at most, and those of all tensors that are prefetched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,15 @@ def totals_are_output(problem: ScatterProblem, how: InPlaceReduction) -> bool:
     return how.is_result and len(problem.outputs) == 1 and isinstance(problem.outputs[0].body, Load)
 
 
+def prefetched_inputs(problem: ScatterProblem) -> tuple[Buffer, ...]:
+    """Return the inputs with something for each term, where they fit L2 beside the totals."""
+    scatter = problem.scatter
+    terms = {a.name for a in scatter.stage.reduce_axes}
+    loads = [load for e in (scatter.term, *scatter.places) for load in loads_of(e)]
+    found = dict.fromkeys(load.buffer for load in loads if terms <= free_variables(load) and len(loads_of(load)) == 1)
+    return tuple(found) if sum(b.bytes for b in found) <= MOST_PREFETCHED_BYTES else ()
+
+
 class _AtomicKernelWriter:
     def __init__(self, problem: ScatterProblem, how: InPlaceReduction, sizes: AtomicScatterSizes) -> None:
         self.p, self.how, self.s = problem, how, sizes
@@ -90,19 +103,25 @@ class _AtomicKernelWriter:
         return Kernel(KERNEL_NAME, self.p.workload.inputs, outputs, workspace, self.w.finish())
 
     def _clear(self) -> None:
+        """Set the totals, while the terms come into L2."""
         w, count = self.w, self.totals.elements
         width = VECTOR_BYTES // self.how.dtype.bytes
         width = width if count % width == 0 else 1
-        flat = replace(self.totals, shape=(count,))
-        with self._each("clear_totals", count // width) as number, w.vectorized("lane", width) as lane:
+        flat, tensors = replace(self.totals, shape=(count,)), prefetched_inputs(self.p)
+        least = max((t.bytes // PREFETCHED_BYTES for t in tensors), default=0)
+        with self._each("clear_totals", count // width, least, tensors) as number, w.vectorized("lane", width) as lane:
             w.store(flat, (number * width + lane,), self.how.identity)
 
     @contextmanager
-    def _each(self, name: str, items: int) -> Iterator[Expr]:
-        """A launch whose threads do something for each of so many items; give its number."""
-        blocks = min(-(-items // POINT_THREADS), POINT_BLOCKS)
+    def _each(self, name: str, items: int, least_blocks: int = 0, tensors: Sequence[Buffer] = ()) -> Iterator[Expr]:
+        """A launch whose threads do something for each of so many items; give its number. It begins by prefetching
+        ``tensors``."""
+        blocks = min(max(-(-items // POINT_THREADS), least_blocks), POINT_BLOCKS)
         axes = [("block", blocks, HardwareAxis.GRID_X), ("thread", POINT_THREADS, HardwareAxis.THREAD)]
         with self.w.launch(name, axes) as (block, thread):
+            prefetch = L2Prefetch(self.w, (thread, POINT_THREADS), (block, blocks), blocks)
+            for tensor in tensors:
+                prefetch.all("prefetched", tensor)
             number = block * POINT_THREADS + thread
             with self.w.shared_out("item", items, blocks * POINT_THREADS, number) as item:
                 yield minimum(item, index(items - 1))

@@ -30,7 +30,7 @@ from .term_loads import vector_extent
 
 MOST_COLUMNS = 16
 """Elements with the same terms, at most: of more, terms are whole rows that are better sorted first."""
-REGISTERS = 24
+REGISTERS = 20
 """Registers for addresses and constants, roughly."""
 REDUCE_SECONDS = 10e-12
 """How long all L2 slices take for one reduction in global memory."""
@@ -87,7 +87,7 @@ class AtomicScatterPlan(GpuPlan):
         vectors = self._numbers // width
         parts = self._parts(per_sm, vectors, threads)
         of_part = -(-vectors // parts)
-        shared, registers = copies * self._copy_bytes, REGISTERS + 3 * unroll * width
+        shared, registers = copies * self._copy_bytes, REGISTERS + 2 * unroll * width
         return AtomicScatterSizes(
             threads=threads,
             vector_width=width,
