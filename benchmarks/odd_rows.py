@@ -190,6 +190,53 @@ def embedding_gradient(terms: int, columns: int, elements: int) -> OddRow:
     return OddRow(None, row.parameters, peer)
 
 
+def scatter(terms: int, elements: int, term: str, identity: str, peer: Callable[..., object], how: str) -> OddRow:
+    """Of single numbers. ``term``: one of I, and of X where it is read. The peer is given the indices as it wants
+    them."""
+    text = f"I: int64[{terms}]\n" + (f"X: float32[{terms}]\n" if "X" in term else "")
+    text += f"Y[v < {elements}] = {how} over i < {terms} of select(I[i] == v, {term}, {identity})"
+    return OddRow(None, {"text": text}, peer, reads=True)
+
+
+def scattered_sum(terms: int, elements: int) -> OddRow:
+    def peer(where: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(elements, device=x.device).scatter_add_(0, where, x)
+
+    return scatter(terms, elements, "X[i]", "0.0", peer, "sum")
+
+
+def scattered_max(terms: int, elements: int) -> OddRow:
+    def peer(where: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return torch.full((elements,), -torch.inf, device=x.device).scatter_reduce_(0, where, x, "amax")
+
+    return scatter(terms, elements, "X[i]", "-inf", peer, "max")
+
+
+def bincount(terms: int, elements: int) -> OddRow:
+    return scatter(terms, elements, "1", "0", lambda where: torch.bincount(where, minlength=elements), "sum")
+
+
+def histogram(terms: int, bins: int) -> OddRow:
+    """Of numbers from -1 to 1."""
+    text = f"X: float32[{terms}]\n"
+    text += f"Y[v < {bins}] = sum over i < {terms} of select(int64(floor((X[i] + 1.0) * {bins / 2})) == v, 1, 0)"
+
+    def peer(x: torch.Tensor) -> torch.Tensor:
+        return torch.bincount(((x + 1.0) * (bins / 2)).floor().long(), minlength=bins)
+
+    return OddRow(None, {"text": text}, peer, reads=True)
+
+
+def confusion(terms: int, classes: int) -> OddRow:
+    text = f"I: int64[{terms}]\nJ: int64[{terms}]\nY[a < {classes}, b < {classes}] = "
+    text += f"sum over i < {terms} of select(I[i] == a and J[i] == b, 1, 0)"
+
+    def peer(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return torch.bincount(one * classes + other, minlength=classes * classes).view(classes, classes)
+
+    return OddRow(None, {"text": text}, peer, reads=True)
+
+
 F16, F32 = "float16", "float32"
 
 GPU_ROWS: Mapping[str, OddRow] = {
@@ -229,6 +276,12 @@ GPU_ROWS: Mapping[str, OddRow] = {
     "odd-cumsum-1x10000000-f32": running_sum((1, 10_000_000), 1, F32),
     "odd-segment_sum-200000x128-20000-f32": segment_sum(200_000, 128, 20_000),
     "odd-embedding_gradient-32768x768-50000-f32": embedding_gradient(32768, 768, 50_000),
+    "odd-scattered_sum-1000000-50000-f32": scattered_sum(1_000_000, 50_000),
+    "odd-scattered_sum-1000000-256-f32": scattered_sum(1_000_000, 256),
+    "odd-scattered_max-1000000-50000-f32": scattered_max(1_000_000, 50_000),
+    "odd-bincount-1000000-50000": bincount(1_000_000, 50_000),
+    "odd-histogram-10000000-256-f32": histogram(10_000_000, 256),
+    "odd-confusion-1000000-10": confusion(1_000_000, 10),
 }
 
 CPU_ROWS: Mapping[str, OddRow] = {
@@ -246,4 +299,7 @@ CPU_ROWS: Mapping[str, OddRow] = {
     "odd-conv2d_groups_8-28": convolution((1, 128, 28, 28), 3, 8, "NCHW", F32),
     "odd-depthwise_5x5-28": convolution((1, 96, 28, 28), 5, 96, "NCHW", F32),
     "odd-segment_sum-50000x64-5000": segment_sum(50_000, 64, 5000),
+    "odd-scattered_sum-1000000-50000": scattered_sum(1_000_000, 50_000),
+    "odd-bincount-1000000-50000": bincount(1_000_000, 50_000),
+    "odd-histogram-1000000-256": histogram(1_000_000, 256),
 }
