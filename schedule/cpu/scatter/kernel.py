@@ -33,12 +33,13 @@ N = TypeVar("N", int, Ints)
 @dataclass(frozen=True, eq=False)
 class CpuScatterSizes(Generic[N]):
     """The sizes of one setting (ints) or of many (columns). ``key_parts`` ranges of ``keys`` elements cover those of a
-    batch; ``column_parts`` parts of ``vectors`` vectors of ``vector`` columns are those of an element. ``tasks`` counts
-    all of them in all batches."""
+    batch; ``column_parts`` parts of ``vectors`` vectors of ``vector`` columns are those of an element. Where
+    ``term_parts`` is not 0, so many tasks share the terms of a batch instead. ``tasks`` counts those of all batches."""
 
     vector: N
     key_parts: N
     column_parts: N
+    term_parts: N
     keys: N
     vectors: N
     tasks: N

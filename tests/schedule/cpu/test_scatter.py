@@ -1,5 +1,7 @@
 """Scatters on processors: what the class takes, and that every setting computes the same bits."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ from tilewright.core.policy import SpacePolicy
 from tilewright.runtime.devices import host_target
 from tilewright.runtime.module import load_module
 from tilewright.schedule.cpu.scatter.space import CPU_SCATTER as SKETCH
+from tilewright.schedule.cpu.scatter.term_parts import CHUNK
 from tilewright.schedule.sketches import sketches_for
 from tilewright.te.data import random_inputs
 from tilewright.te.parse import parse_workload
@@ -47,3 +50,24 @@ def test_terms_are_added_in_their_order_by_every_setting() -> None:
         module = load_module(workload, space.schedule(row), target)
         (got,) = module(place.astype(np.int32), inputs["D"])
         np.testing.assert_array_equal(got, wanted[:100])
+
+
+@pytest.mark.parametrize("terms", [200, 900, 5000])
+def test_tasks_that_share_terms_add_them_in_their_order(terms: int) -> None:
+    """Each has whole chunks, the last one also what is left over. Some terms belong to no element."""
+    text = "I: int32[{0}]\nD: float32[{0}]\nG[v < 100] = sum over i < {0} of select(int64(I[i]) == v, D[i], 0.0)"
+    workload = parse_workload(text.format(terms))
+    inputs, target = random_inputs(workload, 1), host_target("llvm")
+    place = np.where(np.arange(terms) % 3 > 0, 11, inputs["I"]).astype(np.int32)
+    place[::9], place[::10] = -1, 100
+    space, found = SKETCH.space(workload, target, policy=WHOLE), 0
+    for parts in (1, 2, 4):
+        for row in np.flatnonzero(space.column("term_parts") == parts):
+            chunks = -(-(terms // CHUNK) // parts)
+            sums = np.zeros((parts, 101), np.float32)
+            for i in range(terms):
+                sums[min(i // CHUNK // max(chunks, 1), parts - 1), place[i] if place[i] >= 0 else 100] += inputs["D"][i]
+            (got,) = load_module(workload, space.schedule(int(row)), target)(place, inputs["D"])
+            np.testing.assert_array_equal(got, functools.reduce(np.add, sums)[:100])
+            found += 1
+    assert found == {200: 1, 900: 2, 5000: 3}[terms]
