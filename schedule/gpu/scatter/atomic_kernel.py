@@ -19,7 +19,7 @@ from ....ir.expr import WARP_LANES, Binary, Cast, Expr, Load, index, minimum
 from ....ir.gpu.atomic import AtomicReduce
 from ....ir.rewrite import free_variables, loads_of
 from ....ir.stmt import HardwareAxis, Kernel
-from ....te.functions import not_equal
+from ....te.functions import cast, not_equal
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.scatter import ScatterProblem
 from ...space.columns import Size
@@ -158,7 +158,7 @@ class _AtomicKernelWriter:
 
         def reduce(number: Expr, term: Expr) -> None:
             if copies is None:
-                self.w.emit(AtomicReduce(self.how.op, self.totals, self._at(number, here), term))
+                self._reduce_total(self._at(number, here), term)
                 return
             place = (number * self.p.keys + key) * self.p.columns + column
             self.w.emit(AtomicReduce(self.how.op, copies, (thread // WARP_LANES % self.s.copies, place), term))
@@ -169,9 +169,9 @@ class _AtomicKernelWriter:
         """Return copies of the totals of a batch in shared memory, without any term yet."""
         w, s = self.w, self.s
         count = self.how.count * self.p.keys * self.p.columns
-        copies = w.allocate("copies", (s.copies, count), self.how.dtype, MemoryScope.SHARED)
+        copies = w.allocate("copies", (s.copies, count), self.how.copy_dtype, MemoryScope.SHARED)
         with w.shared_out("place", count, s.threads, thread) as place, w.unrolled("copy", s.copies) as copy:
-            w.store(copies, (copy, minimum(place, index(count - 1))), self.how.identity)
+            w.store(copies, (copy, minimum(place, index(count - 1))), cast(self.how.identity, copies.dtype))
         w.barrier()
         return copies
 
@@ -179,7 +179,7 @@ class _AtomicKernelWriter:
         """Reduce the totals in global memory with those of the copies that any term has changed."""
         w, s, p, scatter = self.w, self.s, self.p, self.p.scatter
         w.barrier()
-        total = w.allocate("total", (), self.how.dtype, MemoryScope.REGISTER)
+        total = w.allocate("total", (), copies.dtype, MemoryScope.REGISTER)
         with w.shared_out("place", copies.shape[1], s.threads, thread) as place:
             here = minimum(place, index(copies.shape[1] - 1))
             w.store(total, (), Load(copies, (index(0), here)))
@@ -192,8 +192,11 @@ class _AtomicKernelWriter:
                 **axis_indices(column, scatter.rest),
             }
             number = here // (p.columns * p.keys)
-            with w.when(not_equal(Load(total, ()), self.how.identity)):
-                w.emit(AtomicReduce(self.how.op, self.totals, self._at(number, of), Load(total, ())))
+            with w.when(not_equal(Load(total, ()), cast(self.how.identity, copies.dtype))):
+                self._reduce_total(self._at(number, of), Load(total, ()))
+
+    def _reduce_total(self, at: tuple[Expr, ...], value: Expr) -> None:
+        self.w.emit(AtomicReduce(self.how.op, self.totals, at, cast(value, self.how.dtype)))
 
     def _write_outputs(self) -> None:
         w, how = self.w, self.how

@@ -75,7 +75,7 @@ class AtomicScatterPlan(GpuPlan):
     @property
     def _copy_bytes(self) -> int:
         """Bytes of a copy of the totals of a batch."""
-        return self.problem.keys * self.problem.columns * self.how.count * self.how.dtype.bytes
+        return self.problem.keys * self.problem.columns * self.how.count * self.how.copy_dtype.bytes
 
     @property
     def _numbers(self) -> int:

@@ -29,13 +29,17 @@ Reduce = Callable[[Expr, Expr], None]
 
 class InPlaceReduction(ABC):
     """An element has ``count`` totals of ``dtype``, each of which is ``identity`` at first. ``op`` reduces a total with
-    a value, and joins two totals."""
+    a value, and joins two totals. Copies of the totals have ``copy_dtype``."""
 
     op: BinaryOp = BinaryOp.ADD
 
     @property
     @abstractmethod
     def dtype(self) -> DType: ...
+
+    @property
+    def copy_dtype(self) -> DType:
+        return self.dtype
 
     @property
     def count(self) -> int:
@@ -94,11 +98,15 @@ class Count(InPlaceReduction):
 
     @property
     def dtype(self) -> DType:
+        return self.result_dtype if self.is_result else int32
+
+    @property
+    def copy_dtype(self) -> DType:
         return int32
 
     @property
     def is_result(self) -> bool:
-        return self.value.value == 1 and self.result_dtype == int32
+        return self.value.value == 1 and self.result_dtype in (int32, int64)
 
     def reduce(self, w: Writer, value: Expr, reduce: Reduce) -> None:
         reduce(index(0), const(1, int32))

@@ -249,7 +249,8 @@ def test_counts_are_the_output_itself() -> None:
     for term, weights, launches in (
         ("int64(I[i]), 0", inside, 2),
         ("1i32, 0i32", None, 2),
-        ("1, 0", None, 3),
+        ("1, 0", None, 2),
+        ("3, 0", np.full(len(inside), 3), 3),
         ("-2.5, 0.0", np.full(len(inside), -2.5), 3),
     ):
         text = f"I: int32[3000]\nG[v < 40] = sum over i < 3000 of select(int64(I[i]) == v, {term})"
