@@ -3,6 +3,7 @@ the prior (sketch ``cuda_scatter_atomic``)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
@@ -32,10 +33,12 @@ MOST_COLUMNS = 16
 """Elements with the same terms, at most: of more, terms are whole rows that are better sorted first."""
 REGISTERS = 20
 """Registers for addresses and constants, roughly."""
+MOST_TOTALS_BYTES = 1 << 30
+"""Totals of all elements."""
 REDUCE_SECONDS = 10e-12
-"""How long all L2 slices take for one reduction in global memory."""
-SAME_PLACE_SECONDS = 1e-9
-"""How long reductions of one element in global memory take, one after the other."""
+"""How long all slices of L2 take for one reduction in global memory."""
+SLICES, LINE_BYTES = 96, 128
+"""Slices of L2, and what lies together in one of them."""
 SHARED_REDUCE_CYCLES = 0.25
 """Cycles of a multiprocessor for a reduction in shared memory."""
 SAME_COPY_CYCLES = 4.0
@@ -76,6 +79,11 @@ class AtomicScatterPlan(GpuPlan):
     def _copy_bytes(self) -> int:
         """Bytes of a copy of the totals of a batch."""
         return self.problem.keys * self.problem.columns * self.how.count * self.how.copy_dtype.bytes
+
+    @property
+    def totals_bytes(self) -> int:
+        """Bytes of all totals."""
+        return prod(a.extent for a in self.problem.scatter.stage.axes) * self.how.count * self.how.dtype.bytes
 
     @property
     def _numbers(self) -> int:
@@ -145,7 +153,6 @@ class AtomicScatterPlan(GpuPlan):
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
         p, s, device = self.problem, self.sizes(columns), gpu_peaks(self.target, peaks)
         numbers, places = p.batches * self._numbers, p.batches * p.keys * p.columns
-        totals = places * self.how.count * self.how.dtype.bytes
         read = sum(e.dtype.bytes for e in {*loads_of(p.scatter.term), *loads_of(p.scatter.key)})
         traffic = MemoryTraffic(
             blocks=s.blocks,
@@ -156,17 +163,16 @@ class AtomicScatterPlan(GpuPlan):
             rounds=s.trips,
             operations=flops(p.workload),
         )
-        of_place = numbers / places
-        in_global = np.maximum(numbers * REDUCE_SECONDS, of_place * SAME_PLACE_SECONDS)
+        lines = max(1.0, places * self.how.dtype.bytes / LINE_BYTES)
+        each = REDUCE_SECONDS * max(1.0, SLICES / lines)
         own = np.maximum(
             numbers / device.multiprocessors * SHARED_REDUCE_CYCLES,
-            of_place / np.maximum(s.blocks * s.copies, 1) * SAME_COPY_CYCLES,
+            numbers / places / np.maximum(s.blocks * s.copies, 1) * SAME_COPY_CYCLES,
         )
-        joined = s.blocks / p.batches * np.maximum(places * REDUCE_SECONDS, SAME_PLACE_SECONDS)
-        reduced = np.where(s.copies == 0, in_global, device.seconds(1.0) * own + joined)
+        joined = s.blocks / p.batches * places * each
+        reduced = np.where(s.copies == 0, numbers * each, device.seconds(1.0) * own + joined)
         launches = 1 if totals_are_output(p, self.how) else 2
-        l2_seconds = totals / (device.l2_bytes_per_cycle * device.multiprocessors * device.clock_hz)
-        others = launches * (device.launch_seconds + L2_SECONDS + l2_seconds)
+        others = launches * (device.launch_seconds + L2_SECONDS + self.totals_bytes / device.memory_bytes_per_second)
         return np.asarray(memory_bound_seconds(device, traffic) + reduced + others, np.float64)
 
     def derive(self, columns: Columns) -> Derived:
@@ -182,7 +188,8 @@ def _plan(workload: Workload, target: Target) -> AtomicScatterPlan | None:
     how = None if problem is None else in_place_reduction(problem)
     if problem is None or how is None or problem.columns > MOST_COLUMNS:
         return None
-    return AtomicScatterPlan(problem, how, target)
+    plan = AtomicScatterPlan(problem, how, target)
+    return plan if plan.totals_bytes <= MOST_TOTALS_BYTES else None
 
 
 CUDA_SCATTER_ATOMIC = TileSketch("cuda_scatter_atomic", 1, GPU_QUANTITIES, _plan)
