@@ -42,6 +42,8 @@ JOIN_CYCLES = 3.0
 """How long it takes to set a total of a task, and to add it to the others."""
 LEAST_RANGE = 4096
 """Fewer elements are not worth a task that joins totals."""
+MOST_COLUMNS = 16
+"""Numbers of a term, at most, of those that tasks share."""
 MOST_TOTALS_BYTES = 64 << 20
 """Totals of all tasks."""
 UPDATE_CYCLES = 5.0
@@ -83,9 +85,9 @@ class CpuScatterPlan(SizedPlan):
     @cached_property
     def _term_parts(self) -> tuple[int, ...]:
         p = self.problem
-        if p.columns > 1:
+        if p.columns > MOST_COLUMNS:
             return ()
-        own = p.batches * p.keys * self._dtype_bytes
+        own = p.batches * p.keys * p.columns * self._dtype_bytes
         return tuple(n for n in KEY_PARTS if n == 1 or (n * CHUNK <= p.terms and n * own <= MOST_TOTALS_BYTES))
 
     def sizes(self, c: Columns) -> CpuScatterSizes[Ints]:
@@ -111,8 +113,11 @@ class CpuScatterPlan(SizedPlan):
             ),
             Constraint(
                 "tasks share elements or terms",
-                ("key_parts", "column_parts", "term_parts"),
-                lambda c: (c.ints("term_parts") == 0) | ((c.ints("key_parts") == 1) & (c.ints("column_parts") == 1)),
+                ("vector_width", "key_parts", "column_parts", "term_parts"),
+                lambda c: (
+                    (c.ints("term_parts") == 0)
+                    | ((c.ints("key_parts") == 1) & (c.ints("column_parts") == 1) & (c.ints("vector_width") == 1))
+                ),
             ),
         )
 
@@ -131,9 +136,9 @@ class CpuScatterPlan(SizedPlan):
         updates = p.batches * p.terms * s.column_parts * each
         cycles = s.tasks * p.terms * TERM_CYCLES + updates
         share = 1 / s.key_parts
-        if p.columns == 1:  # else what is added to rows takes much longer
+        if p.columns <= MOST_COLUMNS:  # else what is added to rows takes much longer
             cycles = cycles + s.tasks * p.terms * WRONG_GUESS_CYCLES * np.minimum(share, 1 - share)
-        of_terms = p.batches * (p.terms * SHARED_TERM_CYCLES + s.term_parts * p.keys * JOIN_CYCLES)
+        of_terms = p.batches * (p.terms * SHARED_TERM_CYCLES + s.term_parts * p.keys * p.columns * JOIN_CYCLES)
         cycles = np.where(s.term_parts > 0, of_terms, cycles)
         totals = p.batches * p.keys * p.columns * self._dtype_bytes
         copies = np.where(s.term_parts > 0, 2 * s.term_parts, 1 if totals_of(p) is not None else 2)

@@ -1,4 +1,4 @@
-"""Writes scatters of single numbers on a processor, where tasks share the terms:
+"""Writes scatters of a few numbers each on a processor, where tasks share the terms:
 
     parallel for each task:
       own totals = the identity
@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from ....core.dtypes import INDEX, int32
 from ....ir.buffer import Buffer, MemoryScope
-from ....ir.expr import Cast, Const, Expr, Load, Select, index, maximum, minimum
+from ....ir.expr import Cast, Const, Expr, Load, Select, const, index, maximum, minimum
 from ....ir.simplify import simplify
 from ....ir.stmt import Kernel, LoopKind
 from ....te.functions import cast, equal
@@ -45,7 +45,7 @@ class _TermPartsWriter:
         self.dtype = self.how.accumulator_dtype
         term = simplify(cast(problem.scatter.term, self.dtype), {})
         self.constant = term if isinstance(term, Const) else None
-        self.places = -(-(problem.keys + 1) // PLACES) * PLACES
+        self.places = -(-(problem.keys + 1) * problem.columns // PLACES) * PLACES
         self.totals = Buffer(self.w.fresh("totals"), (problem.batches, parts, self.places), self.dtype)
 
     def kernel(self) -> Kernel:
@@ -59,66 +59,80 @@ class _TermPartsWriter:
         whole, rest = divmod(p.terms, CHUNK)
         of_part = -(-whole // self.parts)
         with w.loop("task", p.batches * self.parts, LoopKind.PARALLEL) as task:
-            batch, part = task // self.parts, task % self.parts
-            own = (batch, part)
+            own = batch, part = task // self.parts, task % self.parts
             with w.loop("vector", self.places // PLACES) as vector, w.vectorized("v", PLACES) as v:
                 w.store(self.totals, (*own, vector * PLACES + v), self.how.identity[0])
             if whole:
                 keys = w.allocate("keys", (CHUNK,), int32, MemoryScope.LOCAL)
-                values = w.allocate("values", (CHUNK,), self.dtype, MemoryScope.LOCAL)
                 with w.loop("chunk", of_part) as n:
                     chunk = part * of_part + n
                     with w.when(chunk < whole if whole % self.parts else None):
-                        self._load_terms(batch, chunk * CHUNK, keys, values)
-                        with w.loop("n", CHUNK) as term:
-                            self._add(own, Load(keys, (term,)), self.constant or Load(values, (term,)))
+                        self._add_chunk(own, chunk * CHUNK, keys)
             if rest:
                 with w.when(equal(part, self.parts - 1) if self.parts > 1 else None), w.loop("last", rest) as n:
-                    self._add(own, *self._term(batch, whole * CHUNK + n))
+                    term = whole * CHUNK + n
+                    self._add(own, term, self._place(batch, term))
 
-    def _load_terms(self, batch: Expr, first: Expr, keys: Buffer, values: Buffer) -> None:
-        """The simplifier leaves out values that nobody reads, because all are the same constant."""
+    def _add_chunk(self, own: tuple[Expr, Expr], first: Expr, keys: Buffer) -> None:
         w, lanes = self.w, self.lanes
-        for target, which in ((keys, 0), (values, 1)):
+        with w.loop("vector", CHUNK // lanes) as vector, w.vectorized("v", lanes) as v:
+            w.store(keys, (vector * lanes + v,), self._place(own[0], first + (vector * lanes + v)))
+        values = None
+        if self.p.columns == 1 and self.constant is None:
+            values = w.allocate("values", (CHUNK,), self.dtype, MemoryScope.LOCAL)
             with w.loop("vector", CHUNK // lanes) as vector, w.vectorized("v", lanes) as v:
-                found = self._term(batch, first + (vector * lanes + v))[which]
-                w.store(target, (vector * lanes + v,), found)
+                w.store(values, (vector * lanes + v,), self._value(own[0], first + (vector * lanes + v), index(0)))
+        with w.loop("n", CHUNK) as n:
+            self._add(own, first + n, Load(keys, (n,)), None if values is None else Load(values, (n,)))
 
-    def _term(self, batch: Expr, term: Expr) -> tuple[Expr, Expr]:
-        """Return the place of a term, and its value."""
+    def _at(self, batch: Expr, term: Expr, column: Expr) -> Mapping[str, Expr]:
+        """Return the axes but for the keys."""
         scatter = self.p.scatter
-        here: Mapping[str, Expr] = {
-            **{a.name: index(0) for a in scatter.rest},
+        return {
+            **axis_indices(column, scatter.rest),
             **axis_indices(batch, scatter.batch),
             **axis_indices(term, scatter.stage.reduce_axes),
         }
-        key = Cast(scalar_at(scatter.key, here), int32)
-        place = Select(scalar_at(scatter.is_inside, here), key, Cast(index(self.p.keys), int32))
-        number = minimum(maximum(scalar_at(scatter.key, here), index(0)), index(self.p.keys - 1))
-        value = scalar_at(scatter.term, {**here, **axis_indices(number, scatter.keys)})
-        return place, cast(value, self.dtype)
 
-    def _add(self, own: tuple[Expr, ...], place: Expr, value: Expr) -> None:
-        at = (*own, minimum(maximum(Cast(place, INDEX), index(0)), index(self.p.keys)))
-        self.w.store(self.totals, at, self.how.combine([Load(self.totals, at)], [value])[0])
+    def _place(self, batch: Expr, term: Expr) -> Expr:
+        scatter, here = self.p.scatter, self._at(batch, term, index(0))
+        inside, key = scalar_at(scatter.is_inside, here), Cast(scalar_at(scatter.key, here), int32)
+        return Select(inside, key, const(self.p.keys, int32))
+
+    def _value(self, batch: Expr, term: Expr, column: Expr) -> Expr:
+        """Return the value of a term, also where it belongs to no element."""
+        scatter, here = self.p.scatter, self._at(batch, term, column)
+        key = minimum(maximum(scalar_at(scatter.key, here), index(0)), index(self.p.keys - 1))
+        return cast(scalar_at(scatter.term, {**here, **axis_indices(key, scatter.keys)}), self.dtype)
+
+    def _add(self, own: tuple[Expr, Expr], term: Expr, place: Expr, value: Expr | None = None) -> None:
+        """Add a term to the totals of its element. ``value``: that of its one column, where it is known already."""
+        w, columns = self.w, self.p.columns
+        first = minimum(maximum(Cast(place, INDEX), index(0)), index(self.p.keys)) * columns
+        lane = self.p.lane_axis
+        is_vector = lane is not None and lane.extent == columns > 1
+        with w.loop("column", columns, LoopKind.VECTORIZED if is_vector else LoopKind.SERIAL) as column:
+            at, new = (*own, first + column), value or self.constant or self._value(own[0], term, column)
+            w.store(self.totals, at, self.how.combine([Load(self.totals, at)], [new])[0])
 
     def _write_outputs(self) -> None:
         w, p = self.w, self.p
-        keys = -(-p.keys // self.tasks)
-        with w.loop("range", p.batches * self.tasks, LoopKind.PARALLEL) as task, w.loop("key", keys) as n:
-            batch, key = task // self.tasks, task % self.tasks * keys + n
-            with w.when(key < p.keys if p.keys % keys else None):
-                inside = minimum(key, index(p.keys - 1))
+        points = p.keys * p.columns
+        each = -(-points // self.tasks)
+        with w.loop("range", p.batches * self.tasks, LoopKind.PARALLEL) as task, w.loop("point", each) as n:
+            batch, point = task // self.tasks, task % self.tasks * each + n
+            with w.when(point < points if points % each else None):
+                inside = minimum(point, index(points - 1))
                 total = w.allocate("total", (), self.dtype, MemoryScope.REGISTER)
                 w.store(total, (), Load(self.totals, (batch, index(0), inside)))
-                with w.loop("part", self.parts - 1) if self.parts > 1 else w.scope() as part:
-                    if part is not None:
+                if self.parts > 1:
+                    with w.loop("part", self.parts - 1) as part:
                         other = Load(self.totals, (batch, part + 1, inside))
                         w.store(total, (), self.how.combine([Load(total, ())], [other])[0])
                 here = {
-                    **{a.name: index(0) for a in p.scatter.rest},
+                    **axis_indices(inside % p.columns, p.scatter.rest),
                     **axis_indices(batch, p.scatter.batch),
-                    **axis_indices(inside, p.scatter.keys),
+                    **axis_indices(inside // p.columns, p.scatter.keys),
                 }
                 result = self.how.result([Load(total, ())])
                 for output in p.outputs:

@@ -52,11 +52,13 @@ def test_terms_are_added_in_their_order_by_every_setting() -> None:
         np.testing.assert_array_equal(got, wanted[:100])
 
 
+@pytest.mark.parametrize("columns", [1, 3, 4])
 @pytest.mark.parametrize("terms", [200, 900, 5000])
-def test_tasks_that_share_terms_add_them_in_their_order(terms: int) -> None:
+def test_tasks_that_share_terms_add_them_in_their_order(terms: int, columns: int) -> None:
     """Each has whole chunks, the last one also what is left over. Some terms belong to no element."""
-    text = "I: int32[{0}]\nD: float32[{0}]\nG[v < 100] = sum over i < {0} of select(int64(I[i]) == v, D[i], 0.0)"
-    workload = parse_workload(text.format(terms))
+    text = "I: int32[{0}]\nD: float32[{0}, {1}]\n"
+    text += "G[v < 100, d] = sum over i < {0} of select(int64(I[i]) == v, D[i, d], 0.0)"
+    workload = parse_workload(text.format(terms, columns))
     inputs, target = random_inputs(workload, 1), host_target("llvm")
     place = np.where(np.arange(terms) % 3 > 0, 11, inputs["I"]).astype(np.int32)
     place[::9], place[::10] = -1, 100
@@ -64,7 +66,7 @@ def test_tasks_that_share_terms_add_them_in_their_order(terms: int) -> None:
     for parts in (1, 2, 4):
         for row in np.flatnonzero(space.column("term_parts") == parts):
             chunks = -(-(terms // CHUNK) // parts)
-            sums = np.zeros((parts, 101), np.float32)
+            sums = np.zeros((parts, 101, columns), np.float32)
             for i in range(terms):
                 sums[min(i // CHUNK // max(chunks, 1), parts - 1), place[i] if place[i] >= 0 else 100] += inputs["D"][i]
             (got,) = load_module(workload, space.schedule(int(row)), target)(place, inputs["D"])
