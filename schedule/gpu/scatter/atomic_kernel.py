@@ -19,7 +19,7 @@ from ....ir.expr import WARP_LANES, Binary, Cast, Expr, Load, index, minimum
 from ....ir.gpu.atomic import AtomicReduce
 from ....ir.rewrite import free_variables, loads_of
 from ....ir.stmt import HardwareAxis, Kernel
-from ....te.functions import cast, not_equal
+from ....te.functions import all_of, cast, negated, not_equal, within
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.scatter import ScatterProblem
 from ...space.columns import Size
@@ -157,18 +157,24 @@ class _AtomicKernelWriter:
             column = column * axis.extent + here[axis.name]
 
         def reduce(number: Expr, term: Expr) -> None:
+            copied, w = self.how.copied, self.w
             if copies is None:
                 self._reduce_total(self._at(number, here), term)
                 return
-            place = (number * self.p.keys + key) * self.p.columns + column
-            self.w.emit(AtomicReduce(self.how.op, copies, (thread // WARP_LANES % self.s.copies, place), term))
+            place = ((number - copied.start) * self.p.keys + key) * self.p.columns + column
+            inside = all_of(number >= copied.start, number < copied.stop)
+            with w.when(inside):
+                copy = thread // WARP_LANES % self.s.copies
+                w.emit(AtomicReduce(self.how.op, copies, (copy, within(place, copies.shape[1])), term))
+            with w.when(negated(inside)):
+                self._reduce_total(self._at(number, here), term)
 
         self.how.reduce(self.w, value, reduce)
 
     def _new_copies(self, thread: Expr) -> Buffer:
         """Return copies of the totals of a batch in shared memory, without any term yet."""
         w, s = self.w, self.s
-        count = self.how.count * self.p.keys * self.p.columns
+        count = len(self.how.copied) * self.p.keys * self.p.columns
         copies = w.allocate("copies", (s.copies, count), self.how.copy_dtype, MemoryScope.SHARED)
         with w.shared_out("place", count, s.threads, thread) as place, w.unrolled("copy", s.copies) as copy:
             w.store(copies, (copy, minimum(place, index(count - 1))), cast(self.how.identity, copies.dtype))
@@ -191,7 +197,7 @@ class _AtomicKernelWriter:
                 **axis_indices(key, scatter.keys),
                 **axis_indices(column, scatter.rest),
             }
-            number = here // (p.columns * p.keys)
+            number = here // (p.columns * p.keys) + self.how.copied.start
             with w.when(not_equal(Load(total, ()), cast(self.how.identity, copies.dtype))):
                 self._reduce_total(self._at(number, of), Load(total, ()))
 

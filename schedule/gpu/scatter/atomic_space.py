@@ -78,7 +78,7 @@ class AtomicScatterPlan(GpuPlan):
     @property
     def _copy_bytes(self) -> int:
         """Bytes of a copy of the totals of a batch."""
-        return self.problem.keys * self.problem.columns * self.how.count * self.how.copy_dtype.bytes
+        return self.problem.keys * self.problem.columns * len(self.how.copied) * self.how.copy_dtype.bytes
 
     @property
     def totals_bytes(self) -> int:

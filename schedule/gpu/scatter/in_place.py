@@ -29,7 +29,7 @@ Reduce = Callable[[Expr, Expr], None]
 
 class InPlaceReduction(ABC):
     """An element has ``count`` totals of ``dtype``, each of which is ``identity`` at first. ``op`` reduces a total with
-    a value, and joins two totals. Copies of the totals have ``copy_dtype``."""
+    a value, and joins two totals. Copies, of ``copy_dtype``, are of the totals ``copied``; others are hardly needed."""
 
     op: BinaryOp = BinaryOp.ADD
 
@@ -44,6 +44,10 @@ class InPlaceReduction(ABC):
     @property
     def count(self) -> int:
         return 1
+
+    @property
+    def copied(self) -> range:
+        return range(self.count)
 
     @property
     def identity(self) -> Expr:
@@ -199,6 +203,11 @@ class ExactSum(InPlaceReduction):
     @property
     def count(self) -> int:
         return len(self.units) + (not self.floats.finite)
+
+    @property
+    def copied(self) -> range:
+        n = self.units.index(self.common)
+        return range(max(n - 1, 0), min(n + 2, len(self.units)))
 
     def _least(self, unit: int) -> float:
         """Return the least float whose last bit is of a unit at least."""
