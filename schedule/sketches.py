@@ -35,6 +35,7 @@ _CLASSES: Mapping[str, Mapping[str, str]] = {
         "cuda_pointwise": "gpu.pointwise.space:CUDA_POINTWISE",
         "cuda_permute": "gpu.permute.space:CUDA_PERMUTE",
         "cuda_depthwise": "gpu.depthwise.space:CUDA_DEPTHWISE",
+        "cuda_depthwise_wgrad": "gpu.depthwise_gradient.space:CUDA_DEPTHWISE_WGRAD",
         "cuda_window": "gpu.window.space:CUDA_WINDOW",
         "cuda_rowwise": "gpu.rowwise.space:CUDA_ROWWISE",
         "cuda_rowwise_split": "gpu.rowwise.split:CUDA_ROWWISE_SPLIT",

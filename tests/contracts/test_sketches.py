@@ -75,7 +75,15 @@ def _workloads() -> tuple[Workload, ...]:
     are computed in registers, and random ones."""
     large = [OPERATORS[name].workload(parameters) for name, parameters in LARGE]
     small = [operator.workload(next(iter(operator.cases()))) for operator in OPERATORS.values()]
-    texts = (*PAIRWISE, CORRELATION, WEIGHT_GRADIENT, PACKED_WEIGHTS, STORED_KEYS, *ROWS_OF_PRODUCTS)
+    texts = (
+        *PAIRWISE,
+        CORRELATION,
+        WEIGHT_GRADIENT,
+        DEPTHWISE_GRADIENT,
+        PACKED_WEIGHTS,
+        STORED_KEYS,
+        *ROWS_OF_PRODUCTS,
+    )
     expressions = [parse_workload(text) for text in texts]
     return (*large, *small, *expressions, *(random_workload(seed) for seed in range(0, RANDOM_EXPRESSIONS, 10)))
 
@@ -385,6 +393,11 @@ WEIGHT_GRADIENT = (
     "x + s >= 1 and y + r < 9 and x + s < 9, float32(I[n, y + r - 1, x + s - 1, c]), 0.0)"
 )
 """The gradient of a convolution towards its filters."""
+DEPTHWISE_GRADIENT = (
+    "D: float16[2, 8, 8, 16]\nI: float16[2, 10, 10, 16]\n"
+    "G[c, r < 3, s < 3] = sum over n < 2, y < 8, x < 8 of float32(D[n, y, x, c]) * float32(I[n, y + r, x + s, c])"
+)
+"""The gradient of a depthwise convolution towards its filters."""
 
 _PRODUCT = """
 A: float16[300, 72]
