@@ -9,6 +9,7 @@ from ...ir.expr import Var
 from ...ir.gpu.mma import MmaAtom
 from ...ir.rewrite import free_variables, substitute
 from ...te.borders import with_borders
+from ...te.flipped_windows import unflipped
 from ...te.inline import inline_stages
 from ...te.workload import Axis, Stage, Workload
 from ..loop_nest.nest import COMBINE
@@ -99,7 +100,7 @@ def plane_window_of(workload: Workload) -> PlaneWindow | None:
     if not given or any(s.reducer not in COMBINE or _extents(s) != _extents(given[0]) for s in given):
         return None
     kept, reduced = ([a for a in axes if a.extent > 1] for axes in (given[0].axes, given[0].reduce_axes))
-    reduction, *others = (with_borders(_on_axes_of(given[0], s), {a.name for a in kept[-3:]}) for s in given)
+    reduction, *others = (with_borders(unflipped(_on_axes_of(given[0], s)), {a.name for a in kept[-3:]}) for s in given)
     loads = tuple(dict.fromkeys(m for s in (reduction, *others) for m in masked_loads_of(s.body, bordered=True)))
     found = next(filter(None, (_windows(loads, kept[-n:], reduced) for n in (2, 1, 3) if len(kept) >= n)), None)
     if found is None:

@@ -8,6 +8,7 @@ from math import prod
 
 from ...ir.expr import Load
 from ...te.borders import with_borders
+from ...te.flipped_windows import unflipped
 from ...te.workload import Axis, Workload
 from ..tile.load_analysis import flat_offset
 from ..tile.masked_loads import masked_loads_of
@@ -72,7 +73,7 @@ def reduce_window_of(workload: Workload) -> ReduceWindow | None:
         return None
     channel, column = long[-1], long[-2]
     spatial = {a.name for a in long[-3:-1]}
-    reduction = with_borders(reduction, spatial)
+    reduction = with_borders(unflipped(reduction), spatial)
     loads = masked_loads_of(reduction.body, bordered=True)
     offsets = [flat_offset(r.load) for r in loads]
     if any(o is None or o.coefficient(channel.name) not in (0, 1) for o in offsets):

@@ -53,6 +53,12 @@ def _with_residual(stored: str = "float16") -> Workload:
     return te.workload(te.compute((2, 5, 11, 24), output, "Y"))
 
 
+def _transposed(kernel: int, padding: int) -> Workload:
+    """The gradient of a convolution towards its images: windows run against rows and columns."""
+    shape = dict(batch=2, channels=16, height=13, width=12, filters=16, groups=16, kernel_h=kernel, kernel_w=kernel)
+    return workload_of("conv2d_transpose", **shape, padding=padding, layout="NHWC", dtype="float16")
+
+
 CASES: dict[str, Callable[[], Workload]] = {
     "one image": lambda: _depthwise(batch=1),
     "lines of 128 bytes": lambda: _depthwise(batch=2, channels=64, height=11, width=20, dtype="bfloat16"),
@@ -63,6 +69,8 @@ CASES: dict[str, Callable[[], Workload]] = {
     "unpadded": lambda: _depthwise(width=23, padding=0),
     "5 x 9": lambda: _depthwise(channels=8, width=40, kernel_w=9, padding=1),
     "9 x 1": lambda: _depthwise(height=14, kernel_h=9, kernel_w=1, padding=0),
+    "transposed": lambda: _transposed(5, 2),
+    "transposed 7 x 7": lambda: _transposed(7, 3),
     "bias": lambda: _depthwise(channels=24, bias=True, residual=True, activation="silu"),
     "scale and residual": _with_residual,
     "stored as float32": lambda: _with_residual("float32"),

@@ -109,6 +109,12 @@ def _moving_variances() -> Workload:
         Y[b, t] = V[b, t] / 32 - M[b, t] * M[b, t] / 1024""")
 
 
+def _transposed(kernel: int, padding: int) -> Workload:
+    """The gradient of a convolution towards its images: windows run against rows and columns."""
+    shape = dict(batch=2, channels=3, height=13, width=16, filters=3, groups=3, kernel_h=kernel, kernel_w=kernel)
+    return workload_of("conv2d_transpose", **shape, padding=padding, dtype="float16")
+
+
 CASES: Mapping[str, Callable[[], Workload]] = {
     "aligned": lambda: _depthwise((16, 24), 3, 1),
     "large": lambda: _depthwise((9, 16), 7, 3, dtype="bfloat16"),
@@ -122,6 +128,7 @@ CASES: Mapping[str, Callable[[], Workload]] = {
     "rows alone": lambda: _depthwise((6, 16), 5, 0, kernel_h=1),
     "columns alone": lambda: _depthwise((9, 16), 5, 0, kernel_w=1),
     "line": lambda: _line(100, 31),
+    "transposed": lambda: _transposed(5, 2),
     "causal": lambda: _line(65, 4, padding=3),
     "two images": _two_images,
     "many points": lambda: _depthwise((15, 16), 11, 5),
