@@ -8,7 +8,7 @@ from ...problems.attention import Attention
 from ...space.columns import Bools, Ints
 from ...space.constraint import Constraint
 from ..occupancy import limits_of
-from .operand_tiles import page_rows
+from .operand_tiles import page_rows, v_is_of_keys
 from .score_loads import tile_loads
 from .sizes import AttentionSizes, attention_sizes
 from .tile_scheduler import shares_any_keys
@@ -21,10 +21,14 @@ def attention_constraints(p: Attention, target: Target) -> tuple[Constraint, ...
     """Return the constraints of ``cuda_attention``."""
     limits = limits_of(target)
     tiles = " score_tiles" if tile_loads(p) else ""
+    shared = " shared_kv" if v_is_of_keys(p) else ""
 
     def rule(meaning: str, knobs: str, holds: Callable[[AttentionSizes[Ints]], Bools]) -> Constraint:
         """Return a constraint on sizes that follow from ``knobs`` (their names) alone."""
         return Constraint(meaning, tuple(knobs.split()), lambda c: holds(attention_sizes(p, target, c)))
+
+    alike = all(limit.coefficient("m") == 0 for bound in p.bounds for limit in bound.limits)
+    shared_tiles = 0 if not shares_any_keys(p) else p.m.extent if alike else 1
 
     def of_pages(page: int) -> Constraint:
         meaning = f"tile_kv is a whole number of pages of {page} keys, or a page one of tile_kv"
@@ -33,14 +37,14 @@ def attention_constraints(p: Attention, target: Target) -> tuple[Constraint, ...
     pages = {page for page in (page_rows(load, "n") for load in (p.key, p.v)) if page is not None}
     return (
         rule(
-            "the registers of a consumer thread hold the sums (d / 2), scores (tile_kv / 2), weights (tile_kv / 4) and "
-            f"about {SPARE_REGISTERS} more values",
+            "the registers of a consumer thread hold the sums (d / 2, or half of that where two share the columns), "
+            f"scores (tile_kv / 2), weights (tile_kv / 4) and about {SPARE_REGISTERS} more values",
             "consumer_warpgroups tile_kv",
             lambda s: s.held_registers + SPARE_REGISTERS <= s.thread_registers,
         ),
         rule(
             "Q and the stages of K and V fit into shared memory",
-            "consumer_warpgroups tile_kv stages q_stages" + tiles,
+            "consumer_warpgroups tile_kv stages q_stages" + tiles + shared,
             lambda s: s.shared_bytes <= limits.shared_bytes_per_block,
         ),
         rule(
@@ -59,9 +63,14 @@ def attention_constraints(p: Attention, target: Target) -> tuple[Constraint, ...
             lambda s: (s.kv_blocks > 1) | (s.overlap == 1),
         ),
         rule(
-            "several consumer_warpgroups are needed to take turns (ping_pong)",
+            "consumer_warpgroups is 2 where V has more than 256 columns: they share them",
+            "consumer_warpgroups",
+            lambda s: (s.column_warpgroups == 1) | (s.consumer_warpgroups == s.column_warpgroups),
+        ),
+        rule(
+            "several consumer_warpgroups are needed to take turns (ping_pong), each with queries of its own",
             "consumer_warpgroups ping_pong",
-            lambda s: (s.ping_pong == 0) | (s.consumer_warpgroups > 1),
+            lambda s: (s.ping_pong == 0) | (s.consumer_warpgroups > s.column_warpgroups),
         ),
         rule(
             "persistent is 0 where all tiles run at once",
@@ -81,7 +90,7 @@ def attention_constraints(p: Attention, target: Target) -> tuple[Constraint, ...
         rule(
             "split_kv is 1 where masks give tiles different numbers of blocks",
             "consumer_warpgroups split_kv",
-            lambda s: (s.split_kv == 1) | (s.q_tiles <= (1 if shares_any_keys(p) else 0)) | (not p.bounds),
+            lambda s: (s.split_kv == 1) | (s.q_tiles <= shared_tiles) | (not p.bounds),
         ),
         rule(
             "tiles of scores (score_tiles) are rows of 64 keys: tile_kv is a multiple of that",
@@ -89,6 +98,11 @@ def attention_constraints(p: Attention, target: Target) -> tuple[Constraint, ...
             lambda s: (s.score_tiles == 0) | (s.tile_kv % SWIZZLE_128B_ELEMENTS == 0),
         ),
         *map(of_pages, sorted(pages)),
+        rule(
+            "with overlap, a block of keys that is V, too (shared_kv), needs a second stage beside it",
+            "tile_kv stages overlap" + shared,
+            lambda s: (s.shared_kv == 0) | (s.overlap == 0) | (s.stages > 1) | (s.kv_blocks == 1),
+        ),
         rule(
             "group_heads divides the number of heads, and is 1 where all tiles take equally long, or a head has one",
             "consumer_warpgroups group_heads",

@@ -8,7 +8,6 @@ from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import Expr, Load, Ramp, Var, index, logical_and, minimum
 from ....ir.gpu.barrier import SyncScope
 from ....ir.gpu.fence import AsyncProxyFence
-from ....ir.gpu.ldmatrix import StoreMatrix
 from ....ir.gpu.mbarrier import MbarrierArrive
 from ....ir.gpu.tma import TmaStore, TmaStoreCommit, TmaStoreWait
 from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS, WGMMA_M
@@ -18,16 +17,18 @@ from ...problems.attention import Attention
 from ...tile.names import FreshNameWriter
 from ...tile.stage_body import LoadReplacement, vector_at
 from ..block_reduce import QUAD
-from ..gemm.mainloop import WarpRoles
 from ..gemm.sizes import WARPGROUP_WARPS
-from .operand_tiles import can_load
-from .softmax import WARP_ROWS, row_of
+from .operand_tiles import can_load, store_fragments
+from .roles import AttentionRoles
+from .softmax import row_of
 
 
 class AttentionEpilogue:
     """``staged`` is the tile of queries: (stage, 64 columns, row, column)."""
 
-    def __init__(self, w: FreshNameWriter, p: Attention, roles: WarpRoles, staged: Buffer, q_empty: Buffer) -> None:
+    def __init__(
+        self, w: FreshNameWriter, p: Attention, roles: AttentionRoles, staged: Buffer, q_empty: Buffer
+    ) -> None:
         self.w, self.p, self.roles, self.staged, self.q_empty = w, p, roles, staged, q_empty
         self.stages = staged.shape[0]
         self.warp_in_group = roles.warp % WARPGROUP_WARPS
@@ -47,44 +48,47 @@ class AttentionEpilogue:
 
     def store(self, sums: Buffer, at: Mapping[str, Expr], iteration: Expr) -> None:
         """Store what follows from the normalised ``sums`` of the tile at ``at``."""
-        w, p = self.w, self.p
+        w, p, columns = self.w, self.p, sums.shape[0] * 2
+        first_column = self.roles.column_warpgroup * columns
         if not can_store(p):
-            self._store_from_registers(sums, at, iteration)
+            self._store_from_registers(sums, at, iteration, first_column)
             return
-        first_row, stage = self.roles.warpgroup * WGMMA_M, iteration % self.stages
+        first_row, stage = self.roles.row_warpgroup * WGMMA_M, iteration % self.stages
+        first_atom = first_column // SWIZZLE_128B_ELEMENTS
         with w.scope():
             output = w.allocate("output", sums.shape, p.result.tensor.dtype, MemoryScope.REGISTER)
-            with w.unrolled("output_pair", p.d.extent // 8) as pair, w.unrolled("output_half", 2) as half:
+            with w.unrolled("output_pair", columns // 8) as pair, w.unrolled("output_half", 2) as half:
                 m, first = at["m"] + row_of(self.roles, half), pair * 4 + half * 2
                 if any(load.buffer != p.normalised for load in loads_of(p.result.value)):
                     m = minimum(m, p.last_m)
-                here = {**at, "m": m, "d": pair * 8 + self.roles.lane % QUAD * 2}
+                here = {**at, "m": m, "d": first_column + pair * 8 + self.roles.lane % QUAD * 2}
                 held = self._held(sums, here["d"], first)
                 w.store(output, (Ramp(first, 1, 2),), vector_at(p.result.value, here, "d", 2, held))
             w.barrier(SyncScope.WARPGROUP)  # all of its wgmma have read the queries
-            self._stage(output, stage, first_row)
+            store_fragments(w, self.roles, output, columns, self.staged, (stage, first_atom), first_row)
         w.emit(AsyncProxyFence())
         w.barrier(SyncScope.WARPGROUP)
         with w.when(self.elected):
-            for atom, column in enumerate(range(0, p.d.extent, SWIZZLE_128B_ELEMENTS)):
-                corner = {**at, "m": at["m"] + first_row, "d": index(column)}
+            for atom, column in enumerate(range(0, columns, SWIZZLE_128B_ELEMENTS)):
+                corner = {**at, "m": at["m"] + first_row, "d": first_column + column}
                 box = tuple(
                     WGMMA_M if i == Var("m") else SWIZZLE_128B_ELEMENTS if i == Var("d") else 1
                     for i in p.result.indices
                 )
                 to = tuple(substitute(i, corner) for i in p.result.indices)
-                w.emit(TmaStore(p.result.tensor, to, self.staged, (stage, index(atom), first_row, index(0)), box))
+                source = (stage, first_atom + atom, first_row, index(0))
+                w.emit(TmaStore(p.result.tensor, to, self.staged, source, box))
             w.emit(TmaStoreCommit())
             if self.stages == 1:
                 w.emit(TmaStoreWait(0))
                 w.emit(MbarrierArrive(self.q_empty, stage))
 
-    def _store_from_registers(self, sums: Buffer, at: Mapping[str, Expr], iteration: Expr) -> None:
+    def _store_from_registers(self, sums: Buffer, at: Mapping[str, Expr], iteration: Expr, first_column: Expr) -> None:
         w, p = self.w, self.p
         with w.unrolled("stored_half", 2) as half:
             m = at["m"] + row_of(self.roles, half)
-            with w.when(m < p.m_end), w.unrolled("stored", p.d.extent // 8) as pair:
-                here = {**at, "m": m, "d": pair * 8 + self.roles.lane % QUAD * 2}
+            with w.when(m < p.m_end), w.unrolled("stored", sums.shape[0] // 4) as pair:
+                here = {**at, "m": m, "d": first_column + pair * 8 + self.roles.lane % QUAD * 2}
                 held = self._held(sums, here["d"], pair * 4 + half * 2)
                 to = [vector_at(i, here, "d", 2) for i in p.result.indices]
                 w.store(p.result.tensor, to, vector_at(p.result.value, here, "d", 2, held))
@@ -96,19 +100,6 @@ class AttentionEpilogue:
     def _held(self, sums: Buffer, d: Expr, first: Expr) -> LoadReplacement:
         """Return what replaces loads of an output from column ``d`` on, whose ``sums`` begin at ``first``."""
         return lambda load: Load(sums, (Var("d") - d + first,)) if load.buffer == self.p.normalised else load
-
-    def _stage(self, output: Buffer, stage: Expr, first_row: Expr) -> None:
-        """Matrices of 8 by 8, two below one another, two such pairs at once where there are so many columns left."""
-        w, lane, d = self.w, self.roles.lane, self.p.d.extent
-        row = first_row + self.warp_in_group * WARP_ROWS + lane // 8 % 2 * 8 + lane % 8
-        for first in range(0, d, 16):
-            atom, column = first // SWIZZLE_128B_ELEMENTS, first % SWIZZLE_128B_ELEMENTS
-            if first + 16 <= d:
-                to = (stage, index(atom), row, index(column) + lane // 16 * 8)
-                w.emit(StoreMatrix(self.staged, to, output, (index(first // 2),), 4))
-            else:
-                to = (stage, index(atom), row, index(column))
-                w.emit(StoreMatrix(self.staged, to, output, (index(first // 2),), 2))
 
 
 def can_store(p: Attention) -> bool:

@@ -1,8 +1,8 @@
 """Writes the kernel of attention on Hopper: warp roles, and the persistent loop over tiles of queries.
 
 Warps are specialised: a producer warpgroup, which gives its registers away, loads for one to three consumer
-warpgroups. Each of those has 64 queries of the tile. For few queries and many keys, several CTAs share the keys of a
-tile, and a second launch combines what they found.
+warpgroups. Each of those has 64 queries of the tile, or two have the same ones and share the columns of V. For few
+queries and many keys, several CTAs share the keys of a tile, and a second launch combines what they found.
 """
 
 from ....core.dtypes import INDEX, int32
@@ -14,11 +14,11 @@ from ....ir.stmt import Kernel
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.attention import Attention
 from ...tile.names import FreshNameWriter
-from ..gemm.mainloop import WarpRoles
 from ..launch_axes import warp_axes
 from .epilogue import AttentionEpilogue
 from .mainloop import AttentionMainloop
 from .partials import AttentionPartials
+from .roles import AttentionRoles
 from .sizes import AttentionSizes, warpgroup_registers
 from .tile_scheduler import AttentionTileScheduler
 
@@ -31,7 +31,7 @@ def lower_attention(p: Attention, s: AttentionSizes[int]) -> Kernel:
     axes = warp_axes(s.blocks, s.warps, block="cta")
     count, once = _dynamic_ctas(scheduler), _read_once(scheduler)
     with w.launch(KERNEL_NAME, axes, count=count, min_blocks=1, evict_first=once) as (cta, warp, lane):
-        roles = WarpRoles(warp, lane, s.consumer_warpgroups)
+        roles = AttentionRoles(warp, lane, s.consumer_warpgroups, s.column_warpgroups)
         mainloop = AttentionMainloop(w, p, s, roles)
         epilogue = AttentionEpilogue(w, p, roles, mainloop.q.buffer, mainloop.q_barriers.empty)
         with w.when(roles.elected):
@@ -102,8 +102,8 @@ def _tiles(
             blocks = scheduler.key_blocks(at)
             fills = iteration * blocks.steps if done is None else Cast(Load(done, (index(0),)), INDEX)
             mainloop.run(at, blocks, iteration, fills, epilogue.release, index(0))
+            mainloop.normalise(blocks.steps)
             with w.when(mainloop.roles.consumes):
-                mainloop.softmax.normalise(mainloop.sums, at)
                 epilogue.store(mainloop.sums, at, iteration)
             if done is not None:
                 w.store(done, (index(0),), Load(done, (index(0),)) + Cast(blocks.steps, int32))

@@ -11,11 +11,18 @@ from dataclasses import dataclass
 from ....core.dtypes import INDEX, int32
 from ....ir.buffer import Buffer, Layout, MemoryScope
 from ....ir.expr import Binary, BinaryOp, Cast, Const, Expr, Load, Var, index, minimum
+from ....ir.gpu.ldmatrix import StoreMatrix
 from ....ir.gpu.mbarrier import MbarrierArriveExpectTx
 from ....ir.gpu.tma import TmaLoad
-from ....ir.gpu.wgmma import SWIZZLE_128B, SWIZZLE_128B_ELEMENTS
+from ....ir.gpu.wgmma import SWIZZLE_128B, SWIZZLE_128B_ELEMENTS, WGMMA_M
 from ....ir.rewrite import free_variables, loads_of, map_expr, substitute
+from ...problems.attention import Attention
 from ...tile.names import FreshNameWriter
+from ..gemm.mainloop import WarpRoles
+from ..gemm.sizes import WARPGROUP_WARPS
+
+WARP_ROWS = WGMMA_M // WARPGROUP_WARPS
+"""How many rows a warp has of the 64 of its warpgroup."""
 
 
 def column_atoms(columns: int) -> int:
@@ -109,6 +116,34 @@ def allocate_tiles(
     shape = (stages, atoms, rows, side)
     buffer = w.allocate(name, shape, load.buffer.dtype, MemoryScope.SHARED, layout)
     return OperandTiles(w, buffer, load, *axes, columns, last_row)
+
+
+def store_fragments(
+    w: FreshNameWriter,
+    roles: WarpRoles,
+    registers: Buffer,
+    columns: int,
+    tile: Buffer,
+    at: tuple[Expr, Expr],
+    first_row: Expr,
+) -> None:
+    """Store what a thread holds of 64 rows and so many ``columns``, as wgmma leaves it, to ``tile`` from the row
+    ``first_row`` on. ``at`` are its stage and its first 64 columns. Matrices of 8 by 8 are stored two below one
+    another, two such pairs at once where there are so many columns left."""
+    row = first_row + roles.warp % WARPGROUP_WARPS * WARP_ROWS + roles.lane // 8 % 2 * 8 + roles.lane % 8
+    for first in range(0, columns, 16):
+        stage, atom, column = at[0], at[1] + first // SWIZZLE_128B_ELEMENTS, index(first % SWIZZLE_128B_ELEMENTS)
+        if first + 16 <= columns:
+            to = (stage, atom, row, column + roles.lane // 16 * 8)
+            w.emit(StoreMatrix(tile, to, registers, (index(first // 2),), 4))
+        else:
+            w.emit(StoreMatrix(tile, (stage, atom, row, column), registers, (index(first // 2),), 2))
+
+
+def v_is_of_keys(p: Attention) -> bool:
+    """Return whether a row of V is the beginning of that of the same key in K."""
+    same = tuple(substitute(i, {"d": Var("k")}) for i in p.v.indices) == p.key.indices
+    return p.v.buffer == p.key.buffer and p.v.mask == p.key.mask and same and p.d.extent <= p.k.extent
 
 
 def can_load(load: Load, row_axis: str, column_axis: str) -> bool:

@@ -61,14 +61,16 @@ class AttentionPartials:
     def store(self, sums: Buffer, softmax: OnlineSoftmax, at: Mapping[str, Expr], rank: Expr) -> None:
         """Store what a thread holds of the rows of the tile at ``at``, as the CTA with a rank."""
         w, p, lane = self.w, self.p, softmax.roles.lane
-        self.store_rows(softmax, at, rank)
+        columns = p.d.extent // self.s.column_warpgroups
+        with w.when(softmax.roles.weighs):
+            self.store_rows(softmax, at, rank)
         with w.unrolled("stored_half", 2) as half:
             m = at["m"] + row_of(softmax.roles, half)
             row = (rank, *(at[a.name] for a in p.batch), m)
-            with w.when(m < p.m_end), w.unrolled("partial_pair", p.d.extent // 8) as pair:
-                columns = Ramp(pair * 8 + lane % QUAD * 2, 1, 2)
+            with w.when(m < p.m_end), w.unrolled("partial_pair", columns // 8) as pair:
+                first = softmax.roles.column_warpgroup * columns + pair * 8 + lane % QUAD * 2
                 held = Load(sums, (Ramp(pair * 4 + half * 2, 1, 2),))
-                w.store(self.sums, (*(Broadcast(i, 2) for i in row), columns), held)
+                w.store(self.sums, (*(Broadcast(i, 2) for i in row), Ramp(first, 1, 2)), held)
 
     def store_rows(self, softmax: OnlineSoftmax, at: Mapping[str, Expr], rank: Expr) -> None:
         """Store the maxima and the sums of the weights of the rows of a thread."""

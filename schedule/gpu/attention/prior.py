@@ -7,6 +7,7 @@ from heapq import heapify, heapreplace
 import numpy as np
 
 from ....ir.expr import WARP_LANES, Var
+from ....ir.gpu.wgmma import WGMMA_M
 from ...problems.attention import Attention
 from ...space.columns import Floats, Ints
 from ..peaks import GpuPeaks
@@ -60,15 +61,21 @@ def step_cycles(p: Attention, s: AttentionSizes[Ints], peaks: GpuPeaks) -> StepC
     k, d = p.k.extent, p.d.extent
     scores = s.tile_q * s.tile_kv
     instructions = WEIGHT_INSTRUCTIONS * scores / (peaks.float32_flops_per_cycle / 2)
-    operands = s.consumer_warpgroups * (64 * k + s.tile_kv * (k + d)) * 2
+    operands = s.tile_q * (k + s.tile_kv * (k + d) / WGMMA_M) * 2
+    operands = operands + 2 * scores * p.weight_parts * (s.column_warpgroups - 1)
     pairs, tiles = len(pairs_of(p)), len(tile_loads(p))
     pair_loads = np.where(s.score_tiles == 1, pairs - tiles, pairs) * scores / (2 * WARP_LANES)
     tile_bytes = 2 * s.score_tiles * tiles * scores
     return StepCycles(
         mma=np.asarray(2.0 * scores * (k + d * p.weight_parts) / peaks.tensor_flops_per_cycle / MMA_SHARE, np.float64),
         weights=scores / EXPONENTIALS_PER_CYCLE + instructions + pair_loads * PAIR_CYCLES,
-        shared=(operands + s.tile_kv * (k + d) * 2 + 2 * tile_bytes) / peaks.shared_bytes_per_cycle,
+        shared=(operands + s.tile_kv * _loaded_columns(p, s) * 2 + 2 * tile_bytes) / peaks.shared_bytes_per_cycle,
     )
+
+
+def _loaded_columns(p: Attention, s: AttentionSizes[Ints]) -> Ints:
+    """Return how many elements are loaded for a key."""
+    return p.k.extent + p.d.extent * (1 - s.shared_kv)
 
 
 @lru_cache(maxsize=64)
@@ -135,20 +142,26 @@ def prior_seconds(p: Attention, s: AttentionSizes[Ints], peaks: GpuPeaks) -> Flo
     mma = np.maximum(work.mma, work.shared)
     weights = work.weights * np.where(s.consumer_warpgroups == 3, THREE_WARPGROUPS, 1.0)
     turns = (s.ping_pong == 1) & (s.overlap == 1) & (mma > weights)
-    ways = (s.overlap == 1).astype(np.int64) + (s.consumer_warpgroups > 1) + turns
+    ways = (s.overlap == 1).astype(np.int64) + (s.consumer_warpgroups > s.column_warpgroups) + turns
     step = np.maximum(mma, weights) + (1 - np.asarray(HIDDEN)[ways]) * np.minimum(mma, weights)
-    row_bytes = 2 * (p.k.extent + p.d.extent)
-    read_again = s.tiles * p.n.extent * row_bytes >= 2 * (p.key.buffer.bytes + p.v.buffer.bytes)
+    row_bytes = 2 * _loaded_columns(p, s)
+    stored_bytes = p.key.buffer.bytes + p.v.buffer.bytes * (1 - s.shared_kv)
+    read_again = s.tiles * p.n.extent * row_bytes >= 2 * stored_bytes
     score_bytes = 2 * s.score_tiles * len(tile_loads(p)) * s.tile_q * s.tile_kv
     loaded = (s.tile_kv * row_bytes + score_bytes) / np.where(
         read_again, peaks.l2_bytes_per_cycle, FIRST_READ_BYTES_PER_CYCLE
     )
-    step = np.maximum(step, loaded) + STEP_CYCLES * np.where(s.stages == 1, ONE_STAGE, 1.0)
+    alone = (s.shared_kv == 1) & (s.stages < 2 + s.overlap)  # nothing is loaded ahead
+    step = np.where(alone, step + loaded, np.maximum(step, loaded)) + STEP_CYCLES * np.where(
+        s.stages == 1, ONE_STAGE, 1.0
+    )
     ahead = np.where(s.q_stages > 1, AHEAD_TILE_CYCLES, TILE_CYCLES)
     tile = np.where(s.persistent == 1, ahead, FIRST_TILE_CYCLES)
     steps, tiles = steps_of_busiest(p, s, peaks.multiprocessors)
     busy = steps * step + tiles * tile
     moved = sum(b.bytes for b in (*p.inputs, *p.outputs)) / peaks.memory_bytes_per_cycle
-    split = np.where(s.split_kv > 1, COMBINE_CYCLES * (1 + s.split_kv / 16), 0.0)
+    partial_bytes = 4 * s.split_kv * p.heads * p.m.extent * p.d.extent
+    combined = 2 * partial_bytes / (peaks.l2_bytes_per_cycle * peaks.multiprocessors)
+    split = np.where(s.split_kv > 1, COMBINE_CYCLES * (1 + s.split_kv / 16) + combined, 0.0)
     seconds: Floats = peaks.launch_seconds + (np.maximum(busy, moved) + split) / peaks.clock_hz
     return seconds

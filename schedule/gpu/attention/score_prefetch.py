@@ -15,10 +15,10 @@ from ....ir.rewrite import map_loads
 from ...problems.attention import Attention
 from ...tile.names import FreshNameWriter
 from ...tile.stage_body import vector_at
-from ..gemm.mainloop import WarpRoles
 from ..gemm.sizes import WARPGROUP_WARPS
 from .operand_tiles import OperandTiles
 from .place_forms import FirstPlace
+from .roles import AttentionRoles
 from .score_loads import pairs_of
 
 ELEMENT = Var("element#")
@@ -32,7 +32,7 @@ class ScorePrefetch:
         self,
         w: FreshNameWriter,
         p: Attention,
-        roles: WarpRoles,
+        roles: AttentionRoles,
         tile_kv: int,
         first: FirstPlace,
         tiles: Mapping[Load, OperandTiles],
@@ -50,7 +50,7 @@ class ScorePrefetch:
         """Load what a warp needs of the tiles in ``stage``: two neighbouring matrices of 8 keys in each half of its
         rows at once."""
         roles = self.roles
-        first_row = roles.warpgroup * WGMMA_M + roles.warp % WARPGROUP_WARPS * (WGMMA_M // WARPGROUP_WARPS)
+        first_row = roles.row_warpgroup * WGMMA_M + roles.warp % WARPGROUP_WARPS * (WGMMA_M // WARPGROUP_WARPS)
         row = first_row + roles.lane // 8 % 2 * 8 + roles.lane % 8
         for load, tiles in self.tiles.items():
             for key in range(0, self.tile_kv, 16):

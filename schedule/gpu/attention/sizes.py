@@ -14,11 +14,15 @@ from ....ir.simt.setmaxnreg import REGISTERS
 from ...problems.attention import Attention
 from ...space.columns import Columns, Ints, derived_once
 from ...space.knob import Knob
-from .operand_tiles import column_atoms
+from .operand_tiles import column_atoms, v_is_of_keys
 from .score_loads import tile_loads
 
 KNOBS: tuple[Knob, ...] = (
-    Knob("consumer_warpgroups", (2, 3, 1), "how many warpgroups of a CTA multiply, each for 64 queries"),
+    Knob(
+        "consumer_warpgroups",
+        (2, 3, 1),
+        "how many warpgroups of a CTA multiply, each for 64 queries; two share these and the columns of V above 256",
+    ),
     Knob("tile_kv", (128, 64, 80, 96, 112, 144, 160, 176, 192), "how many keys are loaded and multiplied at once"),
     Knob("stages", (2, 1, 3, 4), "how many blocks of K, and of V, fit into shared memory"),
     Knob("overlap", (1, 0), "whether the scores of a block are computed while the block before is multiplied with V"),
@@ -32,6 +36,7 @@ KNOBS: tuple[Knob, ...] = (
     ),
     Knob("group_heads", (1, 2, 4, 8, 16, 32), "how many heads are worked on together, the longest tiles first"),
     Knob("score_tiles", (0, 1), "whether TMA brings what scores read of other tensors as tiles, with the keys"),
+    Knob("shared_kv", (0, 1), "whether V, the first columns of K, is read from the blocks of K, and not loaded again"),
 )
 """A new knob is also a field of ``AttentionSizes``."""
 VERSION = 1
@@ -42,6 +47,8 @@ WARPGROUP_REGISTERS = {1: (0, 0), 2: (24, 240), 3: (32, 160)}
 gives each thread of the others; 0 where it need not."""
 WINDOW_REGISTERS = WARPGROUP_REGISTERS | {2: (40, 232)}
 """The same where keys have a lower bound: the producer computes three ranges of blocks, and spills with 24."""
+MOST_COLUMNS = 256
+"""How many columns of V a warpgroup has at most: as many as one wgmma."""
 MOST_REGISTERS = 248
 """A thread has so many registers at most, in steps of 8."""
 BARRIER_BYTES = 16
@@ -56,11 +63,12 @@ class AttentionSizes(Generic[N]):
 
     The first fields are the knobs; the others follow from them.
 
-    ``tile_q``: how many queries a tile has. ``q_tiles``, ``tiles``: how many tiles cover the queries of one head, and
-    those of all heads. ``kv_blocks``: how many blocks of ``tile_kv`` cover the keys. ``split_blocks``: how many of
-    those a CTA takes, at most. ``blocks``, ``tile_iterations``: how many CTAs there are, and how many iterations the
-    persistent loop over tiles has. ``threads``: how many threads a CTA has. ``shared_bytes``: how much shared memory a
-    CTA takes. ``held_registers``: how many registers of a consumer thread hold accumulators, and weights as an operand.
+    ``column_warpgroups``: how many consumer warpgroups share the columns of V for the same queries. ``tile_q``: how
+    many queries a tile has. ``q_tiles``, ``tiles``: how many tiles cover the queries of one head, and those of all
+    heads. ``kv_blocks``: how many blocks of ``tile_kv`` cover the keys. ``split_blocks``: how many of those a CTA
+    takes, at most. ``blocks``, ``tile_iterations``: how many CTAs there are, and how many iterations the persistent
+    loop over tiles has. ``threads``: how many threads a CTA has. ``shared_bytes``: how much shared memory a CTA takes.
+    ``held_registers``: how many registers of a consumer thread hold accumulators, and weights as an operand.
     ``thread_registers``: how many it has in the end.
     """
 
@@ -74,6 +82,8 @@ class AttentionSizes(Generic[N]):
     split_kv: N
     group_heads: N
     score_tiles: N
+    shared_kv: N
+    column_warpgroups: N
     tile_q: N
     q_tiles: N
     tiles: N
@@ -98,16 +108,25 @@ def warpgroup_registers(p: Attention) -> Mapping[int, tuple[int, int]]:
 
 
 def knobs_of(p: Attention) -> tuple[Knob, ...]:
-    """Return the knobs of a problem: ``score_tiles`` only where scores read something that TMA can bring."""
-    return tuple(knob for knob in KNOBS if knob.name != "score_tiles" or tile_loads(p))
+    """Return the knobs of a problem: ``score_tiles`` only where scores read something that TMA can bring, and
+    ``shared_kv`` only where V is a part of K."""
+    absent = {"score_tiles"} if not tile_loads(p) else set()
+    absent |= set() if v_is_of_keys(p) else {"shared_kv"}
+    return tuple(knob for knob in KNOBS if knob.name not in absent)
+
+
+def column_warpgroups(p: Attention) -> int:
+    """Return how many warpgroups have the columns of V."""
+    return -(-p.d.extent // MOST_COLUMNS)
 
 
 @derived_once
 def attention_sizes(p: Attention, target: Target, columns: Columns) -> AttentionSizes[Ints]:
     """Return the sizes of all settings in ``columns``."""
     k = {knob.name: columns.ints(knob.name) for knob in knobs_of(p)}
-    k.setdefault("score_tiles", np.zeros_like(k["tile_kv"]))
-    tile_q, tile_kv = WGMMA_M * k["consumer_warpgroups"], k["tile_kv"]
+    k = {knob.name: np.zeros_like(k["tile_kv"]) for knob in KNOBS} | k
+    columns_shared = column_warpgroups(p)
+    tile_q, tile_kv = WGMMA_M * k["consumer_warpgroups"] // columns_shared, k["tile_kv"]
     q_tiles = -(-p.m.extent // tile_q)
     tiles = q_tiles * p.heads
     kv_blocks = -(-p.n.extent // tile_kv)
@@ -119,10 +138,17 @@ def attention_sizes(p: Attention, target: Target, columns: Columns) -> Attention
     row_bytes = 2 * SWIZZLE_128B_ELEMENTS
     q_bytes = tile_q * max(column_atoms(p.k.extent), column_atoms(p.d.extent)) * row_bytes
     q_bytes = q_bytes * k["q_stages"]
-    stage_bytes = tile_kv * (column_atoms(p.k.extent) + column_atoms(p.d.extent)) * row_bytes + 2 * BARRIER_BYTES
+    own_v = 1 - k["shared_kv"]
+    stage_bytes = tile_kv * (column_atoms(p.k.extent) + own_v * column_atoms(p.d.extent)) * row_bytes
+    stage_bytes = stage_bytes + (1 + own_v) * BARRIER_BYTES
     stage_bytes = stage_bytes + k["score_tiles"] * len(tile_loads(p)) * tile_q * tile_kv * 2
+    shared_bytes = q_bytes + k["stages"] * stage_bytes + k["q_stages"] * BARRIER_BYTES
+    if columns_shared > 1:  # weights in place of queries: see WeightExchange
+        atoms = -(-tile_kv // SWIZZLE_128B_ELEMENTS)
+        shared_bytes = shared_bytes + WGMMA_M * (p.weight_parts * atoms * row_bytes + 4) + BARRIER_BYTES
     return AttentionSizes(
         **k,
+        column_warpgroups=np.full_like(tile_kv, columns_shared),
         tile_q=tile_q,
         q_tiles=q_tiles,
         tiles=tiles,
@@ -131,8 +157,8 @@ def attention_sizes(p: Attention, target: Target, columns: Columns) -> Attention
         blocks=ctas,
         tile_iterations=np.where(k["persistent"] == 1, -(-tiles // ctas), 1),
         threads=threads,
-        shared_bytes=q_bytes + k["stages"] * stage_bytes + k["q_stages"] * BARRIER_BYTES,
-        held_registers=p.d.extent // 2 + tile_kv // 2 + tile_kv // 4 * p.weight_parts,
+        shared_bytes=shared_bytes,
+        held_registers=p.d.extent // columns_shared // 2 + tile_kv // 2 + tile_kv // 4 * p.weight_parts,
         registers=registers,
         thread_registers=np.where(moved > 0, moved, registers),
     )

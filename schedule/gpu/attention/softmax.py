@@ -41,13 +41,11 @@ from ...problems.attention_forms import LOG_SUM
 from ...tile.names import FreshNameWriter
 from ...tile.stage_body import scalar_at
 from ..block_reduce import QUAD, QUAD_DISTANCES, butterfly, combine_of
-from ..gemm.mainloop import WarpRoles
 from ..gemm.sizes import WARPGROUP_WARPS
-from .operand_tiles import OperandTiles
+from .operand_tiles import WARP_ROWS, OperandTiles
 from .place_forms import COLUMN, HALF, PlaceForms
+from .roles import AttentionRoles
 from .score_prefetch import ELEMENT, ScorePrefetch
-
-WARP_ROWS = WGMMA_M // WARPGROUP_WARPS
 
 
 def exponent_unit(p: Attention) -> float:
@@ -60,9 +58,9 @@ def log_sum_of(p: Attention, row_max: Expr, total: Expr) -> Expr:
     return Unary(UnaryOp.LOG, total) + row_max * p.scale
 
 
-def row_of(roles: WarpRoles, half: Expr) -> Expr:
+def row_of(roles: AttentionRoles, half: Expr) -> Expr:
     """Return the row of its tile that a thread has in a half of the 16 rows of its warp."""
-    return roles.warpgroup * WGMMA_M + roles.warp % WARPGROUP_WARPS * WARP_ROWS + roles.lane // QUAD + half * 8
+    return roles.row_warpgroup * WGMMA_M + roles.warp % WARPGROUP_WARPS * WARP_ROWS + roles.lane // QUAD + half * 8
 
 
 class OnlineSoftmax:
@@ -73,7 +71,7 @@ class OnlineSoftmax:
         self,
         w: FreshNameWriter,
         p: Attention,
-        roles: WarpRoles,
+        roles: AttentionRoles,
         tile_q: int,
         tile_kv: int,
         score_tiles: Mapping[Load, OperandTiles],
@@ -142,7 +140,14 @@ class OnlineSoftmax:
 
     def rescale(self, sums: Buffer) -> None:
         """Scale the sums of all rows by their decay."""
-        self._scale("rescaled", sums, self.decay)
+        w = self.w
+        with (
+            w.unrolled("rescaled", sums.shape[-1] // 4) as pair,
+            w.unrolled("rescaled_half", 2) as half,
+            w.unrolled("rescaled_column", 2) as column,
+        ):
+            place = (pair * 4 + half * 2 + column,)
+            w.store(sums, place, Load(sums, place) * Load(self.decay, (half,)))
 
     def round(self, weights: Buffer, operands: Sequence[Buffer]) -> None:
         """The first of ``operands`` becomes the weights, rounded to 16 bits, each further one what is left of them. The
@@ -154,19 +159,16 @@ class OnlineSoftmax:
                 if n + 1 < len(operands):
                     self.w.store(weights, place, Load(weights, place) - Cast(Load(operand, place), float32))
 
-    def normalise(self, sums: Buffer, at: Mapping[str, Expr]) -> None:
-        """Divide the sums of all rows by those of their weights, whose logarithms are stored where they are an output
-        of the tile at ``at``."""
-        w = self.w
-        with w.scope():
-            inverse = w.allocate("inverse", (2,), float32, MemoryScope.REGISTER)
-            with w.unrolled("total_half", 2) as half:
-                both = [Load(self.row_sum, (half, index(column))) for column in range(2)]
-                w.store(inverse, (half,), both[0] + both[1])
-                butterfly(w, "of_quad", [inverse], combine_of(BinaryOp.ADD), QUAD_DISTANCES, (half,))
-                self._store_log_sum(at, half, Load(inverse, (half,)))
-                w.store(inverse, (half,), 1.0 / Load(inverse, (half,)))
-            self._scale("normalised_element", sums, inverse)
+    def invert(self, at: Mapping[str, Expr]) -> None:
+        """``decay`` becomes what divides the sums of a row by that of its weights, whose logarithms are stored where
+        they are an output of the tile at ``at``."""
+        w, total = self.w, self.decay
+        with w.unrolled("total_half", 2) as half:
+            both = [Load(self.row_sum, (half, index(column))) for column in range(2)]
+            w.store(total, (half,), both[0] + both[1])
+            butterfly(w, "of_quad", [total], combine_of(BinaryOp.ADD), QUAD_DISTANCES, (half,))
+            self._store_log_sum(at, half, Load(total, (half,)))
+            w.store(total, (half,), 1.0 / Load(total, (half,)))
 
     def _store_log_sum(self, at: Mapping[str, Expr], half: Expr, total: Expr) -> None:
         """The first lane of a row stores the logarithm of the sum of its weights, where that is an output."""
@@ -252,16 +254,6 @@ class OnlineSoftmax:
             return shift
         hidden = equal(row_max, const(-inf, float32))
         return Select(hidden, const(0.0, float32), shift)
-
-    def _scale(self, name: str, sums: Buffer, factor: Buffer) -> None:
-        w = self.w
-        with (
-            w.unrolled(name, sums.shape[-1] // 4) as pair,
-            w.unrolled(f"{name}_half", 2) as half,
-            w.unrolled(f"{name}_column", 2) as column,
-        ):
-            place = (pair * 4 + half * 2 + column,)
-            w.store(sums, place, Load(sums, place) * Load(factor, (half,)))
 
     @contextmanager
     def _elements(self, name: str) -> Iterator[tuple[Expr, Expr, Expr, Expr]]:

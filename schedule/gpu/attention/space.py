@@ -1,7 +1,8 @@
 """Describes attention on Hopper: which settings there are, which are legal, and which are promising.
 
-Q, K and V are 16-bit floats with contiguous rows of at most 256 elements. The expression rounds weights to the same
-dtype, or not at all: then they are split into several numbers of it. Sums are float32.
+Q, K and V are 16-bit floats with contiguous rows: of V at most 256 elements, or 384 or 512, which two warpgroups
+share. The expression rounds weights to the same dtype, or not at all: then they are split into several numbers of it.
+Sums are float32.
 """
 
 from collections.abc import Mapping
@@ -13,13 +14,14 @@ from ....core.dtypes import float32
 from ....core.schedule import KnobValue
 from ....core.target import Target
 from ....ir.gpu.mma import WARP_MMA_ATOMS
-from ....ir.gpu.wgmma import WGMMA_M
+from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS, WGMMA_M
 from ....ir.stmt import Kernel
 from ....te.workload import Workload
 from ...problems.attention import Attention, attention_of
 from ...sketch import NO_PEAKS, Peaks
 from ...space.columns import Bools, Columns, Derived, Floats, Ints
 from ...space.constraint import Constraint
+from ...space.enumerate import has_legal_setting
 from ...space.knob import Knob, Quantity
 from ...space.pruning import best_by_prior
 from ...tile_sketch import TileSketch
@@ -31,11 +33,11 @@ from .kernel import lower_attention
 from .operand_tiles import can_load
 from .prior import prior_seconds, step_cycles, steps_of_busiest
 from .score_loads import pairs_of, tile_loads
-from .sizes import VERSION, AttentionSizes, attention_sizes, knobs_of
+from .sizes import MOST_COLUMNS, VERSION, AttentionSizes, attention_sizes, column_warpgroups, knobs_of
 
 ARCHITECTURE = "sm_90a"
-MOST_COLUMNS = 256
-"""How many elements a row has at most: those of V are columns of one wgmma."""
+MOST_COLUMN_WARPGROUPS = 2
+"""How many warpgroups share the columns of V at most: the registers of a multiprocessor hold no more sums."""
 SCORES_PER_REGISTER = 4
 """The function of the product that a score is takes a register more for every so many keys of a block (from compiled
 kernels of ALiBi, which spill with more)."""
@@ -76,7 +78,7 @@ class AttentionPlan(GpuPlan):
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
         sizes, prior = self.sizes(columns), self.prior_seconds(columns, peaks)
-        busy = (sizes.consumer_warpgroups - 1) * WGMMA_M < self.p.m.extent  # each has queries
+        busy = sizes.tile_q - WGMMA_M < self.p.m.extent  # each warpgroup has queries
         usual = busy & (sizes.stages >= np.minimum(2, sizes.kv_blocks))
         further = np.zeros_like(sizes.tile_kv)
         for load in pairs_of(self.p):  # those that are under way stay in registers
@@ -107,15 +109,20 @@ def _plan(workload: Workload, target: Target) -> AttentionPlan | None:
     if target.arch != ARCHITECTURE:
         return None
     p = attention_of(workload)
-    return AttentionPlan(p, target) if p is not None and _can_attend(p) else None
+    if p is None or not _can_attend(p):
+        return None
+    plan = AttentionPlan(p, target)
+    narrow = max(p.k.extent, p.d.extent) <= MOST_COLUMNS
+    return plan if narrow or has_legal_setting(plan.knobs, plan.constraints) else None  # shared memory may lack room
 
 
 def _can_attend(p: Attention) -> bool:
-    """Return whether wgmma takes the operands, TMA can load them, and a row of V fits one wgmma."""
+    """Return whether wgmma takes the operands, TMA can load them, and warpgroups can share the columns of V."""
     dtypes = {p.q.buffer.dtype, p.key.buffer.dtype, p.v.buffer.dtype, p.weights} - {float32}
     if len(dtypes) != 1 or dtypes.isdisjoint(a.operand for a in WARP_MMA_ATOMS.values() if a.k == 16):
         return False
-    if p.k.extent > MOST_COLUMNS or p.d.extent > MOST_COLUMNS or p.d.extent % 8:
+    shared = column_warpgroups(p)
+    if shared > MOST_COLUMN_WARPGROUPS or p.d.extent % (8 if shared == 1 else SWIZZLE_128B_ELEMENTS * shared):
         return False
     return can_load(p.q, "m", "k") and can_load(p.key, "n", "k") and can_load(p.v, "n", "d")
 

@@ -28,10 +28,10 @@ from ...tile.contiguous import contiguous_vector
 from ...tile.names import FreshNameWriter
 from ...tile.stage_body import scalar_at, vector_at
 from ..attention.partials import AttentionPartials
+from ..attention.roles import AttentionRoles
 from ..attention.softmax import OnlineSoftmax, row_of
 from ..attention.tile_scheduler import AttentionTileScheduler
 from ..block_reduce import QUAD
-from ..gemm.mainloop import WarpRoles
 from ..launch_axes import warp_axes
 from ..skinny.mma_tiles import mma_atom_of
 from ..streamed_operand import StreamedOperand
@@ -67,7 +67,7 @@ class _AttentionMmaWriter:
         axes = warp_axes(s.blocks, s.warps_n, block="cta")
         with w.launch(KERNEL_NAME, axes, min_blocks=1, evict_first=self._read_once()) as (cta, warp, lane):
             self.lane = lane
-            roles = WarpRoles(index(0), lane, 1)
+            roles = AttentionRoles(index(0), lane, 1)
             self.softmax = OnlineSoftmax(w, p, roles, TILE_Q, s.tile_kv, {})
             number = cta * s.warps_n + warp
             rank, at = number % s.split_kv, scheduler.origin(number // s.split_kv)

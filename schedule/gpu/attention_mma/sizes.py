@@ -76,6 +76,8 @@ def attention_mma_sizes(a: StreamedKeys, target: Target, columns: Columns) -> At
         split_kv=split_kv,
         group_heads=one,
         score_tiles=zero,
+        shared_kv=zero,
+        column_warpgroups=one,
         tile_q=TILE_Q * one,
         q_tiles=-(-p.m.extent // TILE_Q) * one,
         tiles=-(-p.m.extent // TILE_Q) * p.heads * one,

@@ -582,26 +582,25 @@ extern "C" __global__ void __launch_bounds__(384, 1) tw_kernel(
     if (lane == 0) {
       mbarrier_arrive(&empty_3[0]);
     }
-    __align__(8) float inverse[2];
     #pragma unroll
     for (int total_half = 0; total_half < 2; ++total_half) {
-      inverse[total_half] = row_sum[total_half * 2] + row_sum[total_half * 2 + 1];
+      decay[total_half] = row_sum[total_half * 2] + row_sum[total_half * 2 + 1];
       float of_quad_0[1];
-      const float t_8 = __shfl_xor_sync(0xffffffffu, inverse[total_half], 1);
+      const float t_8 = __shfl_xor_sync(0xffffffffu, decay[total_half], 1);
       of_quad_0[0] = t_8;
-      inverse[total_half] = inverse[total_half] + of_quad_0[0];
-      const float t_9 = __shfl_xor_sync(0xffffffffu, inverse[total_half], 2);
+      decay[total_half] = decay[total_half] + of_quad_0[0];
+      const float t_9 = __shfl_xor_sync(0xffffffffu, decay[total_half], 2);
       of_quad_0[0] = t_9;
-      inverse[total_half] = inverse[total_half] + of_quad_0[0];
-      inverse[total_half] = fast_reciprocal(inverse[total_half]);
+      decay[total_half] = decay[total_half] + of_quad_0[0];
+      decay[total_half] = fast_reciprocal(decay[total_half]);
     }
     #pragma unroll
-    for (int normalised_element = 0; normalised_element < 8; ++normalised_element) {
+    for (int rescaled_3 = 0; rescaled_3 < 8; ++rescaled_3) {
       #pragma unroll
-      for (int normalised_element_half = 0; normalised_element_half < 2; ++normalised_element_half) {
+      for (int rescaled_half_3 = 0; rescaled_half_3 < 2; ++rescaled_half_3) {
         #pragma unroll
-        for (int normalised_element_column = 0; normalised_element_column < 2; ++normalised_element_column) {
-          sums[normalised_element * 4 + normalised_element_half * 2 + normalised_element_column] = sums[normalised_element * 4 + normalised_element_half * 2 + normalised_element_column] * inverse[normalised_element_half];
+        for (int rescaled_column_3 = 0; rescaled_column_3 < 2; ++rescaled_column_3) {
+          sums[rescaled_3 * 4 + rescaled_half_3 * 2 + rescaled_column_3] = sums[rescaled_3 * 4 + rescaled_half_3 * 2 + rescaled_column_3] * decay[rescaled_half_3];
         }
       }
     }

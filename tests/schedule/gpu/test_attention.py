@@ -8,7 +8,7 @@ import pytest
 
 from tests.schedule.gpu.tiles import H200, WHOLE, assert_agrees, compiled, legal_schedule_of, workload_of
 from tilewright.codegen.backends import backend_for
-from tilewright.codegen.lowering import finish
+from tilewright.codegen.lowering import build_kernel, finish
 from tilewright.core.errors import IllegalSchedule
 from tilewright.core.policy import SpacePolicy
 from tilewright.core.schedule import KnobValue, Schedule
@@ -19,6 +19,7 @@ from tilewright.ir.simplify import simplify
 from tilewright.ir.stmt import walk_statements
 from tilewright.ir.text import kernel_text
 from tilewright.schedule.defaults import default_schedule
+from tilewright.schedule.gpu.attention.operand_tiles import v_is_of_keys
 from tilewright.schedule.gpu.attention.space import CUDA_ATTENTION as SKETCH
 from tilewright.schedule.gpu.attention.space import AttentionPlan
 from tilewright.schedule.gpu.attention.tile_scheduler import AttentionTileScheduler
@@ -75,6 +76,71 @@ def _schedule(**knobs: KnobValue) -> Schedule:
 def test_kernels_compute_attention(parameters: Mapping[str, Any], knobs: Mapping[str, KnobValue]) -> None:
     workload = _workload(**parameters)
     assert_computes(SKETCH.lower(workload, H200, _schedule(**knobs)), workload)
+
+
+def _latent(
+    depth: int,
+    columns: int,
+    heads: int = 20,
+    keys: int = 150,
+    seen: str = "",
+    page: int = 0,
+    rounds: bool = True,
+) -> Workload:
+    """Attention of one token whose heads share keys, the first ``columns`` elements of which are the values too, as
+    decoding of multi-head latent attention is. ``seen``: a condition that keys are seen under. ``page``: how many keys
+    a page has, where a table names them. ``rounds``: whether weights are rounded."""
+    of_keys = f"min(max(int64(B[b, j // {page}]), 0), 10), j % {page}" if page else "b, j"
+    weight = "float32(float16(P[b, h, j]))" if rounds else "P[b, h, j]"
+    score = f"select({seen}, S[b, h, j] * 0.05, -inf)" if seen else "S[b, h, j] * 0.05"
+    return parse_workload(f"""
+Q: float16[2, {heads}, {depth}]
+C: float16[{f"11, {page}" if page else f"2, {keys}"}, {depth}]
+{f"B: int32[2, {-(-keys // page)}]" if page else ""}
+{"L: int32[2]" if seen else ""}
+{f"X: float32[{keys}]" if seen else ""}
+S[b, h, j < {keys}] = sum over r < {depth} of float32(Q[b, h, r]) * float32(C[{of_keys}, r])
+T[b, h, j] = {score}
+M[b, h] = max over j < {keys} of T[b, h, j]
+P[b, h, j] = exp(T[b, h, j] - M[b, h])
+U[b, h] = sum over j < {keys} of P[b, h, j]
+O[b, h, d < {columns}] = sum over j < {keys} of {weight} * float32(C[{of_keys}, d])
+Y[b, h, d] = float16(O[b, h, d] / U[b, h]{f" + X[min(max(int64(L[b]), 0), {keys - 1})]" if seen else ""})""")
+
+
+@pytest.mark.parametrize(
+    ("workload", "count"),
+    [
+        (_latent(576, 512), 8),
+        (_latent(576, 512, heads=70, keys=140, seen="j < int64(L[b])"), 6),
+        (_latent(576, 512, keys=200, page=64), 4),
+        (_latent(384, 384), 6),
+        (_latent(288, 256), 6),
+        (_latent(96, 64, heads=70), 10),
+    ],
+    ids=["latent", "lengths", "pages", "all columns", "narrower", "narrow"],
+)
+def test_values_may_be_a_part_of_the_keys(workload: Workload, count: int) -> None:
+    p = attention_of(workload)
+    assert p is not None and v_is_of_keys(p)
+    assert_agrees(SKETCH, workload, count, policy=SpacePolicy(prune=False))
+
+
+def test_two_warpgroups_share_many_columns() -> None:
+    workload = _workload(depth=512, queries=70, keys=150, causal=True)
+    assert_agrees(SKETCH, workload, 4, policy=SpacePolicy(prune=False))
+    persistent = _workload(depth=384, heads=5, queries=70, keys=150, causal=True)
+    assert_agrees(SKETCH, persistent, 6, FEW, policy=SpacePolicy(prune=False))
+    assert_agrees(SKETCH, _latent(512, 512, rounds=False), 4, policy=SpacePolicy(prune=False))
+
+
+def test_the_default_of_latent_attention_does_not_spill() -> None:
+    """Nor does it load V again."""
+    workload = _latent(576, 512, heads=128, keys=4096)
+    schedule = default_schedule(workload, H200)
+    assert schedule.sketch == SKETCH.name and dict(schedule.knobs)["shared_kv"] == 1
+    resources = build_kernel(SKETCH.lower(workload, H200, schedule), H200).resources
+    assert [function.spill_bytes for function in resources.values()] == [0, 0]
 
 
 @pytest.mark.parametrize("causal", [False, True])
