@@ -140,7 +140,7 @@ def attention_sizes(p: Attention, target: Target, columns: Columns) -> Attention
     q_bytes = q_bytes * k["q_stages"]
     own_v = 1 - k["shared_kv"]
     stage_bytes = tile_kv * (column_atoms(p.k.extent) + own_v * column_atoms(p.d.extent)) * row_bytes
-    stage_bytes = stage_bytes + (1 + own_v) * BARRIER_BYTES
+    stage_bytes = stage_bytes + (own_v + columns_shared) * BARRIER_BYTES
     stage_bytes = stage_bytes + k["score_tiles"] * len(tile_loads(p)) * tile_q * tile_kv * 2
     shared_bytes = q_bytes + k["stages"] * stage_bytes + k["q_stages"] * BARRIER_BYTES
     if columns_shared > 1:  # weights in place of queries: see WeightExchange
