@@ -161,7 +161,7 @@ def prior_seconds(p: Attention, s: AttentionSizes[Ints], peaks: GpuPeaks) -> Flo
     busy = steps * step + tiles * tile
     moved = sum(b.bytes for b in (*p.inputs, *p.outputs)) / peaks.memory_bytes_per_cycle
     partial_bytes = 4 * s.split_kv * p.heads * p.m.extent * p.d.extent
-    combined = 2 * partial_bytes / (peaks.l2_bytes_per_cycle * peaks.multiprocessors)
+    combined = 2 * partial_bytes / peaks.memory_bytes_per_cycle  # as fast from L2 (latent attention on an H200)
     split = np.where(s.split_kv > 1, COMBINE_CYCLES * (1 + s.split_kv / 16) + combined, 0.0)
     seconds: Floats = peaks.launch_seconds + (np.maximum(busy, moved) + split) / peaks.clock_hz
     return seconds
