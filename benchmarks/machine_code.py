@@ -80,6 +80,13 @@ CASES: tuple[tuple[str, Mapping[str, Any]], ...] = (
     (
         "conv2d",
         {
+            "batch": 8, "channels": 3, "height": 224, "width": 224, "filters": 64, "bias": True, "activation": "relu",
+            "kernel_h": 7, "kernel_w": 7, "stride": 2, "padding": 3, "layout": "NHWC", "dtype": F16,
+        },
+    ),
+    (
+        "conv2d",
+        {
             "batch": 32, "channels": 144, "height": 56, "width": 56, "filters": 144, "groups": 144,
             "kernel_h": 3, "kernel_w": 3, "padding": 1, "dtype": F16,
         },

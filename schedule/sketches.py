@@ -55,6 +55,7 @@ _CLASSES: Mapping[str, Mapping[str, str]] = {
         "cuda_gemm_row_reduction": "gpu.gemm.row_reduction_space:CUDA_GEMM_ROW_REDUCTION",
         "cuda_gemm_tcgen05": "gpu.gemm.tcgen05_space:CUDA_GEMM_TCGEN05",
         "cuda_conv_mma": "gpu.conv_mma.space:CUDA_CONV_MMA",
+        "cuda_conv_few_channels": "gpu.conv_few_channels.space:CUDA_CONV_FEW_CHANNELS",
         "cuda_conv": "gpu.conv.space:CUDA_CONV",
         "cuda_conv_wgrad": "gpu.conv.weight_gradient:CUDA_CONV_WGRAD",
         "cuda_mlp": "gpu.mlp.space:CUDA_MLP",

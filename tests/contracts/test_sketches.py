@@ -357,6 +357,13 @@ LARGE: tuple[tuple[str, dict[str, Any]], ...] = (
     (
         "conv2d",
         {
+            "batch": 2, "channels": 3, "height": 32, "width": 40, "filters": 32, "stride": 2,
+            "kernel_h": 3, "kernel_w": 3, "padding": 1, "layout": "NHWC", "dtype": "float16",
+        },
+    ),
+    (
+        "conv2d",
+        {
             "batch": 4, "channels": 64, "height": 28, "width": 28, "filters": 64, "groups": 64,
             "kernel_h": 5, "kernel_w": 5, "padding": 2, "dtype": "float16",
         },
