@@ -15,6 +15,7 @@ stays in registers. An instruction has 16 neighbouring pixels of a row, or every
 The columns of instructions are filters in such an order that a lane has neighbouring ones, which it stores as vectors.
 """
 
+from collections.abc import Callable
 from itertools import product
 from math import prod
 
@@ -35,13 +36,16 @@ from ..conv_mma.sizes import warp_atom
 from ..launch_axes import warp_axes
 from ..skinny.mma_tiles import ATOM_M, ATOM_N
 from ..split_k import store_outputs
-from .sizes import ATOM_WORDS, WORD_BYTES, FewChannelsSizes, copied_elements, k_atoms, lead
+from .sizes import ATOM_WORDS, LOADS_AT_ONCE, WORD_BYTES, FewChannelsSizes, copied_elements, k_atoms, lead
 from .tap_words import Word, tap_words
 
 LANE_WORDS = 4
 """Lanes that have words of one pixel."""
 LANE_PIXELS = WARP_LANES // LANE_WORDS
 """Lanes that have the same words of other pixels."""
+
+At = tuple[Expr, ...]
+"""The indices of an element."""
 
 
 def few_channels_kernel(gemm: Gemm, sizes: FewChannelsSizes) -> Kernel:
@@ -98,30 +102,50 @@ class _FewChannelsWriter:
     def _copy(self, number: Expr, stage: Expr) -> None:
         """Begin to copy what the windows of a patch see. Outside of the image these are zeros."""
         w, s, channels = self.w, self.s, self.window.channels
-        patch = self._patch(number)
+        patch, shape = self._patch(number), self.image.buffer.shape
         image, *corner, channel = (
             substitute(i, {"m": patch * self.outputs, "k": index(0)}) for i in self.image.indices
         )
-        vectors = s.pitch // self.copied
-        with w.when(patch < s.patches), w.shared_out("copy", s.rows * vectors, s.threads, self.thread) as vector:
-            row, place = vector // vectors, vector % vectors * self.copied
-            element = corner[-1] * channels + (place - self.lead)
-            at = list(corner[:-1])
+        vectors = s.rows * (s.pitch // self.copied)
+
+        def place_of(vector: Expr) -> tuple[At, At, Expr]:
+            """Return where a vector belongs, where it comes from, and whether that is in the image."""
+            row, place = vector // (s.pitch // self.copied), vector % (s.pitch // self.copied) * self.copied
+            element, at = corner[-1] * channels + (place - self.lead), list(corner[:-1])
             if len(at) > 0:
                 at[-1] = at[-1] + row % s.box_rows
             if len(at) > 1:
                 at[0] = at[0] + row // s.box_rows * self.window.dilations[0]
-            extents = self.image.buffer.shape[1:-2]
-            inside = [c for i, extent in zip(at, extents, strict=True) for c in (i >= 0, i < extent)]
-            inside += [element >= 0, element < self.image.buffer.shape[-2] * channels]
+            places = zip((*at, element), (*shape[1:-2], shape[-2] * channels), strict=True)
+            inside = logical_and(*(c for i, extent in places for c in (i >= 0, i < extent)))
             source = (image, *at, element // channels, element % channels + channel)
-            to = (stage, row * s.pitch + place)
-            mask = logical_and(*inside)
+            return (stage, row * s.pitch + place), source, inside
+
+        with w.when(patch < s.patches):
             if self.copied * self.image.dtype.bytes >= WORD_BYTES:
-                w.emit(CopyAsync(self.stages, to, self.image.buffer, source, self.copied, mask))
+                with w.shared_out("copy", vectors, s.threads, self.thread) as vector:
+                    to, source, inside = place_of(vector)
+                    w.emit(CopyAsync(self.stages, to, self.image.buffer, source, self.copied, inside))
             else:
-                w.store(self.stages, to, Load(self.image.buffer, source, mask))
+                self._copy_elements(vectors, place_of)
         w.emit(CopyAsyncCommit())
+
+    def _copy_elements(self, count: int, place_of: Callable[[Expr], tuple[At, At, Expr]]) -> None:
+        """Copy elements one by one, where these are narrower than an asynchronous copy. A thread loads some of them
+        before it stores the first one."""
+        w, s = self.w, self.s
+        held = w.allocate("held", (LOADS_AT_ONCE,), self.image.dtype, MemoryScope.REGISTER)
+        with w.loop("some", -(-count // (s.threads * LOADS_AT_ONCE))) as some:
+            for store in (False, True):
+                with w.unrolled("element", LOADS_AT_ONCE) as e:
+                    element = (some * LOADS_AT_ONCE + e) * s.threads + self.thread
+                    to, source, inside = place_of(element)
+                    exists = element < count
+                    if store:
+                        with w.when(exists):
+                            w.store(self.stages, to, Load(held, (e,)))
+                    else:
+                        w.store(held, (e,), Load(self.image.buffer, source, logical_and(exists, inside)))
 
     # --- words
 

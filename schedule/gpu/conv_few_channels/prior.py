@@ -14,7 +14,7 @@ from ..conv_mma.sizes import operand_bytes
 from ..memory_prior import BLOCK_CYCLES, LOAD_LATENCY_SECONDS, MemoryTraffic, memory_bound_seconds
 from ..peaks import gpu_peaks
 from ..skinny.mma_tiles import ATOM_M, ATOM_N
-from .sizes import VECTOR_BYTES, FewChannelsSizes, copied_elements, k_atoms
+from .sizes import LOADS_AT_ONCE, VECTOR_BYTES, WORD_BYTES, FewChannelsSizes, copied_elements, k_atoms
 from .tap_words import tap_words
 
 # Instructions are counted in the machine code of the stem of a YOLO.
@@ -63,6 +63,8 @@ def few_channels_seconds(workload: Workload, gemm: Gemm, target: Target, s: FewC
     copied = copies * COPY_INSTRUCTIONS * INSTRUCTION_CYCLES + ROUND_CYCLES
     alone = s.rounds * (s.atoms // s.atoms_m * at_once + copied) + filters * FILTER_INSTRUCTIONS * INSTRUCTION_CYCLES
     waited = np.where(s.stages == 1, s.rounds, 1) + 1
+    if copied_elements(gemm) * operand_bytes(gemm) < WORD_BYTES:
+        waited = waited + s.rounds * -(-copies // LOADS_AT_ONCE)
     atoms = tiles * s.atoms * warps
     tensor = atoms * products * (2 * ATOM_M * ATOM_N * 32 // operand_bytes(gemm)) * (operand_bytes(gemm) / 2)
     # what four lanes store side by side may be a part of a sector

@@ -20,6 +20,8 @@ WORD_BYTES = 4
 """Bytes of the narrowest asynchronous copy, and of a word."""
 ATOM_WORDS = 8
 """Words of k of a matrix instruction."""
+LOADS_AT_ONCE = 16
+"""A thread loads so many elements of pixels before it stores the first one, where they are copied one by one."""
 SPARE_REGISTERS = 40
 """Registers for addresses and constants, roughly."""
 
