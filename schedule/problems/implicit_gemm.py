@@ -30,19 +30,26 @@ MOST_PHASES = 4
 
 
 def implicit_gemm_of(
-    workload: Workload, patch: tuple[int, ...] = (), halo: int | None = None, *, along_n: bool | None = True
+    workload: Workload,
+    patch: tuple[int, ...] = (),
+    halo: int | None = None,
+    *,
+    along_n: bool | None = True,
+    channels_first: bool = False,
 ) -> Gemm | None:
     """``workload`` as a product with a ``window``; None where it is no convolution, or not one of such images.
 
     ``patch``: one of ``ImageWindow.patches``; by default the rows are the output pixels in their order. ``halo``: the
     dimension along which patches have a halo. ``along_n``: whether all results must be contiguous along the filters;
     otherwise neighbours are pixels (NCHW and its kin), or a digit of the filters that lies between them. None: they may
-    lie in any order, and there may be one filter.
+    lie in any order, and there may be one filter. ``channels_first``: whether images are volumes with one channel, so
+    that channels ahead of the pixels (NCHW and its kin) are taps along their first dimension. The image of the product
+    then has a dimension for that channel, which the tensor has not.
     """
     for whole in (workload, with_phases(workload)):
         found = None if whole is None else sides_of(whole, joined=True)
         for sides in () if found is None else (found, replace(found, rows=found.columns, columns=found.rows)):
-            product = _product(sides, patch, halo, along_n)
+            product = _product(sides, patch, halo, along_n, channels_first)
             if product is not None:
                 return product
     return None
@@ -68,9 +75,11 @@ def filters_exist(gemm: Gemm) -> list[Expr]:
     return found
 
 
-def _product(sides: Sides, patch: tuple[int, ...], halo: int | None, along_n: bool | None) -> Gemm | None:
+def _product(
+    sides: Sides, patch: tuple[int, ...], halo: int | None, along_n: bool | None, channels_first: bool
+) -> Gemm | None:
     """Return the product with the pixels of images as its rows."""
-    pixels = pixels_of(sides)
+    pixels = pixels_of(sides, channels_first)
     if pixels is None or len(patch) not in (0, len(pixels.rows)):
         return None
     for phased in _with_phases(sides):
@@ -131,11 +140,15 @@ class _Pixels:
     channel: str | None
 
 
-def pixels_of(sides: Sides) -> _Pixels | None:
-    """Return the rows as such images; None where they are anything else."""
+def pixels_of(sides: Sides, channels_first: bool = False) -> _Pixels | None:
+    """Return the rows as such images; None where they are anything else. ``channels_first``: as in
+    ``implicit_gemm_of``."""
     load, conditions = _guarded_load(_at_zero(sides.rows.body, sides))
     if load is None or len(sides.batch) > 1:
         return None
+    if channels_first:
+        volume = replace(load.buffer, shape=(*load.buffer.shape, 1), layout=None)
+        load = replace(load, buffer=volume, indices=(*load.indices, index(0)))
     forms, shape = [linear_form(i) for i in load.indices], load.buffer.shape
     if any(not isinstance(t, Var) for form in forms for t in form.terms):
         return None

@@ -14,7 +14,16 @@ from ..conv_mma.sizes import operand_bytes
 from ..memory_prior import BLOCK_CYCLES, LOAD_LATENCY_SECONDS, MemoryTraffic, memory_bound_seconds
 from ..peaks import gpu_peaks
 from ..skinny.mma_tiles import ATOM_M, ATOM_N
-from .sizes import LOADS_AT_ONCE, VECTOR_BYTES, WORD_BYTES, FewChannelsSizes, copied_elements, k_atoms
+from .sizes import (
+    LANE_NEIGHBOURS,
+    LOADS_AT_ONCE,
+    VECTOR_BYTES,
+    WORD_BYTES,
+    FewChannelsSizes,
+    copied_elements,
+    k_atoms,
+    orders,
+)
 from .tap_words import tap_words
 
 # Instructions are counted in the machine code of the stem of a YOLO.
@@ -53,28 +62,29 @@ def few_channels_seconds(workload: Workload, gemm: Gemm, target: Target, s: FewC
     copies = -(-s.rows * (s.pitch // copied_elements(gemm)) // s.threads)
     loads, products = 4 * along_k, along_k * s.atoms_n
     finished = 4 * s.atoms_n * (OUTPUT_INSTRUCTIONS + OPERATION_INSTRUCTIONS * applied)
-    stores = sum(4 * s.atoms_n / np.minimum(2 * s.joined, VECTOR_BYTES // size) for size in sizes)
-    filters = 2 * words.unit * along_k * s.atoms_n
-    own = copies * COPY_INSTRUCTIONS + s.atoms * (ATOM_INSTRUCTIONS + loads + products + finished + stores)
+    neighbours = LANE_NEIGHBOURS if gemm.along_pixels else 2 * s.joined
+    stores = sum(4 * s.atoms_n / np.minimum(neighbours, VECTOR_BYTES // size) for size in sizes)
+    filters = 2 * words.unit * along_k * s.atoms_n * orders(gemm)
+    own = copies * COPY_INSTRUCTIONS + s.strips * (ATOM_INSTRUCTIONS + loads + products + finished + stores)
     instructions = warps * (tiles * own + s.blocks * filters * FILTER_INSTRUCTIONS)
     # how long a block takes for all of its rounds, one after another
     at_once = s.atoms_m * (ATOM_INSTRUCTIONS + loads + finished + stores) * INSTRUCTION_CYCLES
     at_once = at_once + CHAIN_CYCLES + along_k * np.maximum(CHAIN_CYCLES, ATOM_CYCLES * s.atoms_m * s.atoms_n)
     copied = copies * COPY_INSTRUCTIONS * INSTRUCTION_CYCLES + ROUND_CYCLES
-    alone = s.rounds * (s.atoms // s.atoms_m * at_once + copied) + filters * FILTER_INSTRUCTIONS * INSTRUCTION_CYCLES
+    alone = s.rounds * (s.strips // s.atoms_m * at_once + copied) + filters * FILTER_INSTRUCTIONS * INSTRUCTION_CYCLES
     waited = np.where(s.stages == 1, s.rounds, 1) + 1
     if copied_elements(gemm) * operand_bytes(gemm) < WORD_BYTES:
         waited = waited + s.rounds * -(-copies // LOADS_AT_ONCE)
-    atoms = tiles * s.atoms * warps
+    atoms = tiles * s.strips * warps
     tensor = atoms * products * (2 * ATOM_M * ATOM_N * 32 // operand_bytes(gemm)) * (operand_bytes(gemm) / 2)
     # what four lanes store side by side may be a part of a sector
-    written = sum(outputs * np.maximum(size, SECTOR_BYTES / (ATOM_N * s.joined)) for size in sizes)
+    written = sum(outputs * np.maximum(size, SECTOR_BYTES / (4 * neighbours)) for size in sizes)
     traffic = MemoryTraffic(
         blocks=s.blocks,
         resident=s.resident,
         memory_bytes=minimum_bytes(workload),
         l2_bytes=tiles * s.stage_bytes + written,
-        accesses=warps * (tiles * (copies + s.atoms * (loads + stores)) + s.blocks * filters),
+        accesses=warps * (tiles * (copies + s.strips * (loads + stores)) + s.blocks * filters),
         rounds=alone * found.seconds(1) / LOAD_LATENCY_SECONDS + waited,
         shared_bytes=tiles * s.stage_bytes + atoms * loads * WARP_LANES * 4,
         operations=np.maximum(

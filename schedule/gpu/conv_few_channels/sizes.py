@@ -18,6 +18,8 @@ VECTOR_BYTES = 16
 """Bytes of the widest copy, and of the widest store."""
 WORD_BYTES = 4
 """Bytes of the narrowest asynchronous copy, and of a word."""
+LANE_NEIGHBOURS = 4
+"""Neighbouring pixels of a strip that a lane stores where these are neighbours in the results."""
 ATOM_WORDS = 8
 """Words of k of a matrix instruction."""
 LOADS_AT_ONCE = 16
@@ -31,8 +33,8 @@ class FewChannelsSizes:
     """What a setting of the knobs implies; columns for a space, plain ints for one setting.
 
     ``tile_h``, ``tile_w``, ``warps_m``, ``warps_n``, ``atoms_m``, ``atoms_n`` and ``stages`` are the knobs. A patch
-    is ``tile_h`` rows of ``tile_w`` outputs of an image. ``across``: how many matrix instructions have a row of a
-    patch. ``atoms``: how many of a patch a warp has. ``joined``: how many instructions along the filters have
+    is ``tile_h`` rows of ``tile_w`` outputs of an image. ``across``: how many strips of 16 pixels a row of a patch
+    has. ``strips``: how many of a patch a warp has. ``joined``: how many instructions along the filters have
     neighbouring ones in each lane, two of each. ``threads``: threads of a block. ``filters``: how many filters a
     block has. ``groups``: how many blocks share the filters. ``patches``: how many patches there are. ``box_rows``:
     how many rows of pixels the windows of a patch see along the height. ``rows``: those of all slices. ``pitch``:
@@ -50,7 +52,7 @@ class FewChannelsSizes:
     atoms_n: Size
     stages: Size
     across: Size
-    atoms: Size
+    strips: Size
     joined: Size
     threads: Size
     filters: Size
@@ -87,13 +89,13 @@ def few_channels_sizes(gemm: Gemm, target: Target, columns: Columns) -> FewChann
     stage_bytes = rows * pitch * size
     # the words of as many instructions as the compiler loads ahead
     ahead = np.where(atoms_m == 1, min(k_atoms(gemm), 6), 2 * atoms_m)
-    fragments = 2 * k_atoms(gemm) * (atoms_n + 1) + 4 * atoms_m * atoms_n + 4 * ahead
+    fragments = 2 * k_atoms(gemm) * (atoms_n + 1) * orders(gemm) + 4 * atoms_m * atoms_n + 4 * ahead
     registers = SPARE_REGISTERS + fragments
     shared_bytes = stages * stage_bytes
     found = FewChannelsSizes(
         **knobs,
         across=across,
-        atoms=tile_h * across // warps_m,
+        strips=tile_h * across // warps_m,
         joined=_joined(gemm, atoms_n),
         threads=threads,
         filters=filters,
@@ -112,6 +114,16 @@ def few_channels_sizes(gemm: Gemm, target: Target, columns: Columns) -> FewChann
     at_once = np.clip(found.resident * target.threads // groups, 1, patches)
     rounds = -(-patches // at_once)
     return replace(found, rounds=rounds, blocks=-(-patches // rounds) * groups)
+
+
+def interleaved(gemm: Gemm) -> int:
+    """Return how many strips share a run of pixels: those of one parity each, where pixels are rows of instructions."""
+    return 1 if gemm.along_pixels else tap_words(gemm).parities
+
+
+def orders(gemm: Gemm) -> int:
+    """Return in how many orders a lane has its filters."""
+    return tap_words(gemm).parities if gemm.along_pixels else 1
 
 
 def _joined(gemm: Gemm, atoms_n: Ints) -> Ints:

@@ -2,12 +2,14 @@
 (sketch ``cuda_conv_few_channels``).
 
 Images and filters are 16-bit floats, or float32 that the precision lets matrix units round to TF32. The channels of an
-image are side by side (NHWC and its kin), and so few, or so odd a number, that TMA cannot load a pixel. There are one
-to three dimensions, with padding, strides, and dilations of all but the last one. Epilogues are those of products.
+image are side by side (NHWC and its kin), and so few, or so odd a number, that TMA cannot load a pixel; or they are
+planes (NCHW, NCW). There are one to three dimensions, with padding, strides, and dilations of all but the last one.
+Epilogues are those of products. Neighbours in the results are filters or pixels.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
@@ -30,13 +32,13 @@ from ..occupancy import limits_of
 from ..plan import GpuPlan
 from ..quantities import GPU_QUANTITIES, WINDOW_QUANTITIES, gpu_columns
 from ..skinny.mma_tiles import ATOM_M, ATOM_N
-from .kernel import few_channels_kernel
+from .pixel_columns import PixelColumns
+from .pixel_rows import PixelRows
 from .prior import few_channels_seconds
-from .sizes import FewChannelsSizes, few_channels_sizes
-from .tap_words import tap_words
+from .sizes import FewChannelsSizes, few_channels_sizes, interleaved
 
-MOST_CHANNELS = 15
-"""Channels at most."""
+MOST_CHANNELS, MOST_PLANES = 15, 8
+"""Channels at most, where they are side by side, and where they are planes."""
 TILE_HEIGHTS = (8, 4, 16, 2, 1, 32)
 """Rows of outputs of a patch."""
 TILE_COUNTS = range(1, 9)
@@ -59,18 +61,18 @@ class FewChannelsPlan(GpuPlan):
     def knobs(self) -> tuple[Knob, ...]:
         assert self.gemm.window is not None
         height, width = (1, *self.gemm.window.positions)[-2:]
-        unit = ATOM_M * tap_words(self.gemm).parities
-        most = -(-self.gemm.n.extent // ATOM_N)
+        unit = ATOM_M * interleaved(self.gemm)
+        most, unit_n = -(-self.gemm.n.extent // ATOM_N), 2 if self.gemm.along_pixels else 1
         heights = tuple(n for n in TILE_HEIGHTS if n < 2 * height)
         return (
             Knob("tile_h", heights, "how many neighbouring outputs along the height a patch has"),
             Knob("tile_w", _widths(width, unit), "how many neighbouring outputs along the width a patch has"),
             Knob("warps_m", (4, 2, 8, 1), "how many warps of a block share its pixels"),
             Knob("warps_n", tuple(n for n in (1, 2, 4, 3, 5) if n <= most), "how many share its filters"),
-            Knob("atoms_m", (1, 2, 4), "how many matrix instructions along the pixels a warp works on at once"),
+            Knob("atoms_m", (1, 2, 4), "how many strips of 16 pixels a warp works on at once"),
             Knob(
                 "atoms_n",
-                tuple(n for n in (4, 8, 1, 2, 3, 5, 6, 7, 10, 12, 16) if n <= most),
+                tuple(n for n in (4, 8, 1, 2, 3, 5, 6, 7, 10, 12, 16) if n < most + unit_n and n % unit_n == 0),
                 "how many matrix instructions along the filters a warp has",
             ),
             Knob("stages", (2, 1, 3), "how many stages of pixels are in shared memory"),
@@ -82,21 +84,21 @@ class FewChannelsPlan(GpuPlan):
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
-        parities, n = tap_words(self.gemm).parities, self.gemm.n.extent
+        together, n = interleaved(self.gemm), self.gemm.n.extent
         return (
             self.rule(
-                "the warps share the instructions of a row evenly, or the rows of a patch",
+                "the warps share the strips of a row evenly, or the rows of a patch",
                 ("tile_h", "tile_w", "warps_m"),
                 lambda s: (
                     ((s.warps_m % s.across == 0) | (s.across % s.warps_m == 0))
                     & (s.tile_h * s.across % s.warps_m == 0)
-                    & (s.warps_m % parities == 0)
+                    & (s.warps_m % together == 0)
                 ),
             ),
             self.rule(
-                "a warp works on as many instructions at once as divide all that it has",
+                "a warp works on as many strips at once as divide all that it has",
                 ("tile_h", "tile_w", "warps_m", "atoms_m"),
-                lambda s: s.atoms % s.atoms_m == 0,
+                lambda s: s.strips % s.atoms_m == 0,
             ),
             self.rule(
                 "all warps have filters",
@@ -127,9 +129,23 @@ class FewChannelsPlan(GpuPlan):
         assert self.gemm.window is not None
         sides = (sizes.tile_h, sizes.tile_w)[-len(self.gemm.window.positions) :]
         patch = (*(1 for _ in self.gemm.window.positions[: -len(sides)]), 1, *sides)
-        gemm = implicit_gemm_of(self.workload, patch)
+        gemm = _product(self.workload, patch)
         assert gemm is not None
-        return few_channels_kernel(gemm, sizes)
+        return (PixelColumns if gemm.along_pixels else PixelRows)(gemm, sizes).kernel()
+
+
+def _product(workload: Workload, patch: tuple[int, ...] = ()) -> Gemm | None:
+    """Return the product, of images with channels last or first; None where there is none with results whose filters,
+    or else pixels, are neighbours. ``patch`` is one of windows with so many dimensions: channels ahead of the pixels
+    count as one."""
+    for channels_first, along_n in product((False, True), (True, False)):
+        gemm = implicit_gemm_of(workload, along_n=along_n, channels_first=channels_first)
+        window = None if gemm is None else gemm.window
+        if window is None or window.positions[-1] == 1:
+            continue
+        if (window.taps[0] <= MOST_PLANES) if channels_first else (window.channels <= MOST_CHANNELS):
+            return implicit_gemm_of(workload, patch, along_n=along_n, channels_first=channels_first)
+    return None
 
 
 def _widths(extent: int, unit: int) -> tuple[int, ...]:
@@ -144,17 +160,17 @@ def _widths(extent: int, unit: int) -> tuple[int, ...]:
 def _plan(workload: Workload, target: Target) -> FewChannelsPlan | None:
     if not limits_of(target).async_copies or target.kind != "cuda":
         return None
-    gemm = implicit_gemm_of(workload)
+    gemm = _product(workload)
     if gemm is None or gemm.window is None or gemm.a.load is None or gemm.b.load is None:
         return None
     window = gemm.window
-    if gemm.batch or warp_atom(gemm) is None or gemm.a.load.buffer not in gemm.inputs:
+    if gemm.batch or warp_atom(gemm) is None or gemm.a.load.buffer.name not in {b.name for b in gemm.inputs}:
         return None
-    if window.channels > MOST_CHANNELS or window.channels * operand_bytes(gemm) % CHUNK_BYTES == 0:
+    if window.channels * operand_bytes(gemm) % CHUNK_BYTES == 0:
         return None
     if window.taps[-1] > 1 and window.dilations[-1] > 1:
         return None
-    if window.positions[-1] == 1 or (window.tap_count == 1 and gemm_of(workload) is not None):  # a product of matrices
+    if window.tap_count == 1 and gemm_of(workload) is not None:  # it is a product of matrices
         return None
     plan = FewChannelsPlan(workload, gemm, target)
     return plan if has_legal_setting(plan.knobs, plan.constraints) else None

@@ -68,6 +68,16 @@ CASES: dict[str, Callable[[], Workload]] = {
     "1-D": lambda: workload_of(
         "conv1d", batch=2, channels=1, length=400, filters=16, kernel=10, stride=5, layout="NWC", dtype="float16"
     ),
+    "planes": lambda: _conv(layout="NCHW", width=20, bias=True, activation="relu"),
+    "planes of odd rows": lambda: _conv(layout="NCHW", filters=20),
+    "planes, 7 x 7, stride 2": lambda: _conv(
+        layout="NCHW", kernel_h=7, kernel_w=7, padding=3, stride=2, width=32, filters=64, dtype="bfloat16"
+    ),
+    "a plane": lambda: _conv(layout="NCHW", channels=1, kernel_w=4, filters=17, residual=True),
+    "planes, TF32": lambda: _conv(layout="NCHW", filters=17, **TF32),
+    "rows, channels first": lambda: workload_of(
+        "conv1d", batch=2, channels=2, length=400, filters=16, kernel=10, stride=5, dtype="float16"
+    ),
     "3-D": lambda: workload_of(
         "conv3d",
         **{"batch": 2, "channels": 3, "depth": 4, "height": 6, "width": 16, "filters": 8, "layout": "NDHWC"},
@@ -94,7 +104,9 @@ def test_blocks_go_on_with_further_patches(stages: int, warps_m: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "more", [{}, {"stride": 2}, {"channels": 4}, {"channels": 1, "kernel_w": 4}, {"padding": 2}, TF32], ids=str
+    "more",
+    [{}, {"stride": 2}, {"channels": 4}, {"channels": 1, "kernel_w": 4}, {"padding": 2}, {"layout": "NCHW"}, TF32],
+    ids=str,
 )
 def test_what_no_window_sees_is_not_multiplied(more: dict[str, object]) -> None:
     """An infinity times 0 would be NaN: an output is finite where its window is, though what lies beside that in a word
@@ -103,7 +115,7 @@ def test_what_no_window_sees_is_not_multiplied(more: dict[str, object]) -> None:
     kernel = finish(SKETCH.lower(workload, H200, legal_schedule_of(SKETCH, workload)), H200)
     for column in range(6, 12):
         inputs = random_inputs(workload, 1)
-        inputs["X"][:, 4, column] = np.inf
+        inputs["X"][(slice(None), 4, column) if more.get("layout") != "NCHW" else (..., 4, column)] = np.inf
         got, wanted = interpret(kernel, inputs)["Y"], reference(workload, inputs)["Y"]
         finite = np.isfinite(np.asarray(wanted, np.float64))
         assert 0 < finite.mean() < 1
@@ -120,7 +132,7 @@ def test_what_it_leaves_to_others() -> None:
         _conv(channels=4, filters=4, groups=2),
         _conv(dilation=2),
         _conv(kernel_h=1, kernel_w=1, padding=0),
-        _conv(layout="NCHW"),
+        _conv(layout="NCHW", channels=9),
     ):
         assert not SKETCH.matches(workload, H200)
     assert SKETCH.matches(_conv(), Target("cuda", "sm_80", (), 108, 16))
