@@ -8,8 +8,8 @@ the same bit for bit.
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ..core.dtypes import DType
-from .bounds import compare_interval, interval_of
+from ..core.dtypes import INDEX, DType, int32
+from .bounds import compare_interval, dtype_interval, interval_of
 from .expr import (
     Binary,
     BinaryOp,
@@ -30,13 +30,15 @@ from .expr import (
     Unary,
     UnaryOp,
     Var,
+    const,
     index,
     rebuild,
 )
 from .fold import fold_binary, fold_cast, fold_compare, fold_unary, is_constant
 from .index_analysis import IndexAnalysis
 from .lanes import scalar_of, truth, truth_value, varies
-from .linear_form import LANE, LinearForm
+from .linear_form import LANE, LinearForm, linear_form
+from .rewrite import loads_of
 from .stmt import Stmt
 
 _NEGATED = {
@@ -148,7 +150,9 @@ class Simplifier:
         width = max(a.lanes, b.lanes)
         atom = Binary(expr.op, a.widened(width).to_expr(), b.widened(width).to_expr())
         folded = fold_binary(atom)
-        return LinearForm({}, int(folded.value), lanes) if folded is not None else LinearForm({atom: 1}, 0, lanes)
+        if folded is not None:
+            return LinearForm({}, int(folded.value), lanes)
+        return _narrow_clamp(atom) or LinearForm({atom: 1}, 0, lanes)
 
     def _form_unary(self, expr: Unary) -> LinearForm:
         value = self.form(expr.value)
@@ -372,6 +376,32 @@ class Simplifier:
 
     def _cluster_load(self, expr: ClusterLoad) -> Expr:
         return rebuild(expr, (*self.indices(expr.indices), self.simplify(expr.block)))
+
+
+def _narrow_clamp(e: Binary) -> LinearForm | None:
+    """Return ``e`` with 32 bits where it is a place between two bounds, found by floats; None for anything else.
+
+    min(max(int64(x) + c, low), high)  is  int64(min(max(int32(x), low - c), high - c)) + c
+
+    Conversions saturate, so that what is beyond 32 bits ends at the same bound. A place that is loaded may be so large
+    that adding to it wraps; one that is computed of axes alone is not.
+    """
+    match e:
+        case Binary(op=op, a=Binary(op=inner, a=place, b=Const(value=first)), b=Const(value=second)):
+            form = linear_form(place)
+            converted = next(iter(form.terms), None)
+            if {op, inner} != {BinaryOp.MIN, BinaryOp.MAX} or list(form.terms.values()) != [1]:
+                return None
+            if isinstance(converted, Cast) and converted.value.dtype.is_float:
+                if form.constant and loads_of(converted):
+                    return None
+                bounds = [int(bound) - form.constant for bound in (first, second)]
+                if all(bound in dtype_interval(int32) for bound in bounds):
+                    narrow: Expr = Cast(converted.value, int32)
+                    for order, bound in zip((inner, op), bounds, strict=True):
+                        narrow = Binary(order, narrow, const(bound, int32))
+                    return LinearForm({Cast(narrow, INDEX): 1}, form.constant)
+    return None
 
 
 def _combined(op: LogicOp, a: Expr, b: Expr) -> Expr:

@@ -17,6 +17,7 @@ from math import frexp
 from ....core.dtypes import DType, float32
 from ....core.errors import CompileError
 from ....ir.expr import Binary, BinaryOp, CompareOp, Const, Expr, LogicOp, Unary, UnaryOp
+from ....ir.lanes import scalar_of
 from .function import EmittedFunction
 from .text import CppValue, Precedence, call, conditional, converted, infix
 from .types import compute_type, is_half
@@ -310,9 +311,23 @@ def cast(fn: EmittedFunction, value: CppValue, source: DType, target: DType) -> 
     return converted(value, compute_type(target))
 
 
+def unclamped(value: Expr, target: DType) -> Expr:
+    """Return ``value`` without bounds that a conversion from a float to an integer of up to 32 bits has anyway:
+    uint8(min(max(x, 0), 255)) is uint8(x)."""
+    if value.dtype.is_float and target.is_integer and target.bits < 64:
+        match value:
+            case Binary(op=BinaryOp.MIN | BinaryOp.MAX as op, a=a, b=b) if isinstance(bound := scalar_of(b), Const):
+                low, high = target.integer_range
+                if bound.value >= high if op is BinaryOp.MIN else bound.value <= low:
+                    return unclamped(a, target)
+    return value
+
+
 def _saturated(fn: EmittedFunction, value: CppValue, target: DType) -> CppValue:
     if target.bits == 64:
         return call(fn.use("float_to_long"), "long long", value)
+    if target.name == "uint8" and value.type == "float":
+        return call(fn.use("float_to_byte"), compute_type(target), value)
     whole = call(fn.use("float_to_int"), "int", value)
     if target.bits == 32:
         return whole

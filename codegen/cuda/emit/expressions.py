@@ -38,7 +38,7 @@ from ....ir.expr import (
 )
 from . import memory
 from .access import uniform_mask
-from .arithmetic import binary, cast, combine, compare, logic, result_type, unary
+from .arithmetic import binary, cast, combine, compare, logic, result_type, unary, unclamped
 from .function import EmittedFunction, is_packed
 from .text import CppText, CppValue, Precedence, call, conditional, converted, infix
 from .types import compute_type, literal
@@ -130,6 +130,7 @@ class ExpressionEmitter:
             case Cast(value=operand, type=dtype) if dtype == float32 and _is_small(operand):
                 return call(fn.use("small_to_float"), "float", self.value(operand))
             case Cast(value=operand, type=dtype):
+                operand = unclamped(operand, dtype)
                 return cast(fn, self.value(operand), operand.dtype, dtype)
             case Select(condition=condition, then=then, otherwise=otherwise):
                 return self._select(expr, condition, then, otherwise)

@@ -40,9 +40,15 @@ template <typename T> $T floor_mod(T a, T b) {
 }"""
     ),
     "float_to_int": DeviceFunction(
-        """// rounds towards zero and saturates; NaN gives 0
-int float_to_int(float x) { return x != x ? 0 : __float2int_rz(x); }
+        """// rounds towards zero and saturates; NaN gives 0, which cvt from 32 bits to 32 bits does by itself
+int float_to_int(float x) { return __float2int_rz(x); }
 $int float_to_int(double x) { return x != x ? 0 : __double2int_rz(x); }"""
+    ),
+    "float_to_byte": DeviceFunction(
+        """// rounds towards zero and saturates; NaN gives 0. The sum has the number in its last bits.
+unsigned char float_to_byte(float x) {
+  return (unsigned char)__float_as_uint(__fadd_rz(fminf(fmaxf(x, 0.0f), 255.0f), 8388608.0f));
+}"""
     ),
     "float_to_long": DeviceFunction(
         """// rounds towards zero and saturates; NaN gives 0
