@@ -13,6 +13,6 @@ KNOBS: tuple[str, ...] = tuple(
     split_rows splits staged staged_epilogue stages store store_alignment store_bytes stream_k swap_ab
     taps_innermost term_parts thread_m thread_n threads threads_per_output threads_per_row threads_x threads_y
     tile_d tile_h tile_in tile_k tile_kv tile_m tile_n tile_out tile_w tiles_h tiles_w unroll unroll_along
-    vector_width vectorise vectors warps_k warps_m warps_n waves_m waves_n
+    unroll_axis vector_width vectorise vectors warps_k warps_m warps_n waves_m waves_n
     """.split()
 )

@@ -32,6 +32,7 @@ _CLASSES: Mapping[str, Mapping[str, str]] = {
         "cuda_plane_window": "gpu.plane_window.space:CUDA_PLANE_WINDOW",
         "cuda_row_window": "gpu.row_window.space:CUDA_ROW_WINDOW",
         "cuda_separable_window": "gpu.separable_window.space:CUDA_SEPARABLE_WINDOW",
+        "cuda_thread_tile": "gpu.thread_tile.space:CUDA_THREAD_TILE",
         "cuda_pointwise": "gpu.pointwise.space:CUDA_POINTWISE",
         "cuda_permute": "gpu.permute.space:CUDA_PERMUTE",
         "cuda_depthwise": "gpu.depthwise.space:CUDA_DEPTHWISE",

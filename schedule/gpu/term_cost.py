@@ -57,7 +57,7 @@ def _cost(shares: Mapping[Expr, float], peaks: GpuPeaks) -> TermCost:
     }
     taken = dict.fromkeys(lanes, 0.0)
     for node, share in shares.items():
-        for unit, count in _instructions(node).items():
+        for unit, count in instructions_of(node).items():
             taken[unit] += share * count
     instructions = sum(taken.values())
     return TermCost(instructions, max(instructions / ISSUED_LANES, *(taken[unit] / lanes[unit] for unit in lanes)))
@@ -71,7 +71,7 @@ def _operations(e: Expr) -> Iterator[Expr]:
             yield from _operations(child)
 
 
-def _instructions(node: Expr) -> dict[str, float]:
+def instructions_of(node: Expr) -> dict[str, float]:
     """Return how many instructions of each unit a node takes. Those of a sum with a product are counted as the
     product's, those of a lesser or greater int32 with a sum as the sum's (DPX), and a float's sign as nothing."""
     dtype = node.children[0].dtype

@@ -34,6 +34,8 @@ from .window import reduce_window_of
 
 WIDEST_VECTOR = 16
 """Elements of the widest vector on any target."""
+LONG_ROW = 32
+"""Elements of a row that a warp has something to do with."""
 LEAST_CONTIGUOUS_BYTES = 16
 """Contiguous bytes that a load must have along the innermost axis where its other axes are in another order."""
 MOST_POINTS = 64
@@ -102,6 +104,15 @@ class Pointwise:
 def pointwise_of(workload: Workload) -> Pointwise | None:
     """Return the pointwise problem that ``workload`` is; None where its outputs differ in shape, and where it is a
     problem of another class: where it reduces more than a small window, and where it permutes axes."""
+    problem = on_own_axes(workload)
+    if problem is None or problem.lane_axis.extent % WIDEST_VECTOR == 0 or resolved_outputs(workload) is None:
+        return problem
+    return replace(_flattened(problem), scattered=not _is_flat(problem))
+
+
+def on_own_axes(workload: Workload) -> Pointwise | None:
+    """Return the pointwise problem that ``workload`` is (see ``pointwise_of``) on the axes of its outputs, however
+    short their rows are."""
     stages = resolved_outputs(workload)
     if stages is None:
         return _windows(workload)
@@ -110,9 +121,25 @@ def pointwise_of(workload: Workload) -> Pointwise | None:
     scattered = not all(_in_output_order(r, problem) for r in problem.loads.values())
     if scattered and not _is_interleaved(problem) and permute_of(workload) is not None:
         return None
-    if problem.lane_axis.extent % WIDEST_VECTOR == 0:
-        return replace(problem, scattered=scattered)
-    return replace(_flattened(problem), scattered=not _is_flat(problem))
+    return replace(problem, scattered=scattered)
+
+
+def with_joined_rows(problem: Pointwise) -> Pointwise:
+    """Return the same problem with short rows joined to longer ones: as many of the last axes are one as it takes until
+    that is whole vectors of 16 bytes of each output, or has ``LONG_ROW`` elements."""
+    unit = WIDEST_VECTOR // min(s.tensor.dtype.bytes for s in problem.stages)
+    joined, extent = 1, problem.axes[-1].extent if problem.axes else LONG_ROW
+    while joined < len(problem.axes) and extent % unit and extent < LONG_ROW:
+        joined += 1
+        extent *= problem.axes[-joined].extent
+    if joined == 1:
+        return problem
+    kept, rest = problem.axes[:-joined], problem.axes[-joined:]
+    row = Axis("row#", extent)
+    at = axis_indices(Var(row.name), rest)
+    stages = tuple(replace(s, body=substitute(s.body, at)) for s in problem.stages)
+    indices = tuple(substitute(i, at) for i in problem.output_indices)
+    return replace(_on_axes(problem.workload, stages, (*kept, row), indices), scattered=problem.scattered)
 
 
 def _is_interleaved(problem: Pointwise) -> bool:
