@@ -5,7 +5,7 @@ reads, each chunk of neighbours once, and computes the outputs from registers:
     for u in unroll:             Y[tile, u, :] = f(regs …)
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,16 +13,17 @@ import numpy as np
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import Expr, Load, const, index
 from ....ir.stmt import HardwareAxis, Kernel
-from ....te.workload import Axis, Stage
+from ....te.workload import Axis
 from ...loop_nest.nest import KERNEL_NAME, kernel_of
 from ...problems.pointwise import Pointwise
 from ...space.columns import Size
 from ...tile.delinearize import axis_indices
 from ...tile.masked_loads import MaskedLoad, replace_masked_loads
 from ...tile.names import FreshNameWriter
-from ...tile.register_loads import RegisterLoad, allocate_registers, load_registers
+from ...tile.register_loads import allocate_registers, load_registers
 from ...tile.stage_body import scalar_at
 from .loads import Places, ThreadTile, TileLoads
+from .pieces import Loaded, Piece, load_order, pieces_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,29 +72,38 @@ class _ThreadTileWriter:
         self, problem: Pointwise, tile: ThreadTile, loads: TileLoads, w: FreshNameWriter, at: Mapping[str, Expr]
     ) -> None:
         self.problem, self.tile, self.loads, self.w, self.at = problem, tile, loads, w, at
+        self.order = load_order(problem, tile, loads)
 
     def write(self) -> None:
-        w, lane = self.w, self.problem.lane_axis.name
-        groups: list[Buffer | None] = []
-        for g in self.loads.groups:
-            regs = None
-            if g.chunks:
-                regs = w.allocate(f"{g.buffer.name}_regs", (g.elements,), g.buffer.dtype, MemoryScope.REGISTER)
-                flat, base = replace(g.buffer, shape=(g.buffer.elements,)), scalar_at(g.base.to_expr(), self.at)
-                for n, offset in enumerate(g.chunks):
-                    with w.vectorized("v", g.lanes) as v:
-                        w.store(regs, (v + n * g.lanes,), Load(flat, (base + offset + v,)))
-            groups.append(regs)
-        others = {
-            masked: allocate_registers(w, masked, (self.tile.unroll,), lane, self.tile.width)
-            for masked in self.loads.others
-        }
-        for registers in others.values():
-            for step in range(self.tile.unroll):
-                load_registers(w, registers, (index(step),), self._point(step, index(0)), lane, self.tile.width)
-        for stage in self.problem.stages:
-            for step in range(self.tile.unroll):
-                self._compute(stage, step, groups, others)
+        w, tile = self.w, self.tile
+        self.groups = [
+            w.allocate(f"{g.buffer.name}_regs", (max(g.elements, 1),), g.buffer.dtype, MemoryScope.REGISTER)
+            for g in self.loads.groups
+        ]
+        lane = self.problem.lane_axis.name
+        self.others = {m: allocate_registers(w, m, (tile.unroll,), lane, tile.width) for m in self.loads.others}
+        totals = dict[Load, Buffer]()
+        for piece, ahead in zip(pieces_of(self.problem), self.order.ahead, strict=True):
+            for loaded in ahead:
+                self._load(loaded)
+            if piece.total is not None and piece.total not in totals:
+                name, shape = f"{piece.stage.name}_total", (tile.unroll, tile.width)
+                totals[piece.total] = w.allocate(name, shape, piece.total.dtype, MemoryScope.REGISTER)
+            for step in range(tile.unroll):
+                self._compute(piece, step, None if piece.total is None else totals[piece.total])
+
+    def _load(self, loaded: Loaded) -> None:
+        w, tile = self.w, self.tile
+        if isinstance(loaded, MaskedLoad):
+            for step in range(tile.unroll):
+                at, lane = self._point(step, index(0)), self.problem.lane_axis.name
+                load_registers(w, self.others[loaded], (index(step),), at, lane, tile.width)
+            return
+        number, chunk = loaded
+        group = self.loads.groups[number]
+        begin = scalar_at(group.base.to_expr(), self.at) + group.chunks[chunk]
+        with w.vectorized("v", group.lanes) as v:
+            w.store(self.groups[number], (v + chunk * group.lanes,), Load(_flat(group.buffer), (begin + v,)))
 
     def _point(self, step: int, lane: Expr) -> dict[str, Expr]:
         """Return the point of an element of the tile."""
@@ -101,41 +111,40 @@ class _ThreadTileWriter:
         at = {**self.at, name: self.at[name] * tile.width + lane} if name in self.at else dict(self.at)
         return {**at, tile.axis: self.at[tile.axis] * tile.unroll + step} if tile.axis else at
 
-    def _compute(
-        self,
-        stage: Stage,
-        step: int,
-        groups: list[Buffer | None],
-        others: Mapping[MaskedLoad, RegisterLoad],
-    ) -> None:
+    def _compute(self, piece: Piece, step: int, total: Buffer | None) -> None:
+        """Compute a piece for all elements along the row."""
         w, width = self.w, self.tile.width
-        period = self._period(step)
-        result = stage.tensor if period == 1 else None
-        if result is None:
-            result = w.allocate(f"{stage.tensor.name}_regs", (width,), stage.tensor.dtype, MemoryScope.REGISTER)
+        loads = {given: self.problem.loads[given] for given in piece.loads}
+        period = self._period(step, [m for m in loads.values() if m in self.loads.places])
+        stored = total if not piece.last else None
+        if piece.last and period > 1:
+            name = f"{piece.stage.name}_regs"
+            stored = w.allocate(name, (width,), piece.stage.tensor.dtype, MemoryScope.REGISTER)
+        prefix = (index(step),) if stored is total else ()
         for phase in range(period):
             with w.vectorized("v", width // period) as v:
                 lane = v * period + phase
-                values: dict[MaskedLoad, Expr] = {}
-                for given, masked in self.problem.loads.items():
-                    if masked in others:
-                        values[given] = others[masked].value((index(step),), lane)
-                        continue
-                    numbers, places = (of[step, phase::period] for of in self.loads.places[masked])
-                    regs = groups[numbers[0]] if numbers[0] >= 0 else None
-                    if regs is None:
-                        values[given] = masked.other or const(0, masked.load.dtype)
-                    else:
-                        stride = int(places[1] - places[0]) if len(places) > 1 else 0
-                        values[given] = Load(regs, (v * stride + int(places[0]),))
-                value = scalar_at(replace_masked_loads(stage.body, values), self._point(step, lane))
-                if period == 1:
-                    w.store(_flat(stage.tensor), (self._output(step, lane),), value)
+                values = {given: self._value(masked, step, phase, period, v) for given, masked in loads.items()}
+                if piece.total is not None and total is not None:
+                    values[MaskedLoad(piece.total)] = Load(total, (index(step), lane))
+                value = scalar_at(replace_masked_loads(piece.value, values), self._point(step, lane))
+                if stored is None:
+                    w.store(_flat(piece.stage.tensor), (self._output(step, lane),), value)
                 else:
-                    w.store(result, (lane,), value)
-        if period > 1:
+                    w.store(stored, (*prefix, lane), value)
+        if piece.last and stored is not None:
             with w.vectorized("v", width) as v:
-                w.store(_flat(stage.tensor), (self._output(step, v),), Load(result, (v,)))
+                w.store(_flat(piece.stage.tensor), (self._output(step, v),), Load(stored, (v,)))
+
+    def _value(self, masked: MaskedLoad, step: int, phase: int, period: int, v: Expr) -> Expr:
+        """Return what a load gives to element ``v`` of those that are ``period`` apart, from ``phase`` on."""
+        if masked in self.others:
+            return self.others[masked].value((index(step),), v * period + phase)
+        numbers, places = (of[step, phase::period] for of in self.loads.places[masked])
+        if numbers[0] < 0:
+            return masked.other or const(0, masked.load.dtype)
+        stride = int(places[1] - places[0]) if len(places) > 1 else 0
+        return Load(self.groups[numbers[0]], (v * stride + int(places[0]),))
 
     def _output(self, step: int, lane: Expr) -> Expr:
         """Return the offset of an output in its tensor."""
@@ -145,15 +154,15 @@ class _ThreadTileWriter:
             total = total * axis.extent + at[axis.name]
         return total
 
-    def _period(self, step: int) -> int:
+    def _period(self, step: int, loads: Sequence[MaskedLoad]) -> int:
         """Return the least number of neighbours such that elements so far apart have evenly spaced places."""
         return next(
             period
             for period in range(1, self.tile.width + 1)
             if self.tile.width % period == 0
             and all(
-                _is_even(numbers[step, phase::period], places[step, phase::period])
-                for numbers, places in self.loads.places.values()
+                _is_even(*(of[step, phase::period] for of in self.loads.places[masked]))
+                for masked in loads
                 for phase in range(period)
             )
         )

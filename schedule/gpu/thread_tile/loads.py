@@ -62,9 +62,9 @@ class LoadGroup:
         return len(self.chunks) * self.lanes
 
     @property
-    def registers(self) -> int:
-        """Registers that hold them: one for each load of up to 4 bytes."""
-        return len(self.chunks) * -(-self.lanes * self.buffer.dtype.bytes // 4)
+    def chunk_registers(self) -> int:
+        """Registers that hold a chunk: one for each load of up to 4 bytes."""
+        return -(-self.lanes * self.buffer.dtype.bytes // 4)
 
 
 @dataclass(frozen=True, slots=True)

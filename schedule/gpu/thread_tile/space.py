@@ -3,6 +3,7 @@ prior (sketch ``cuda_thread_tile``)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 
 import numpy as np
@@ -34,6 +35,7 @@ from ..quantities import GPU_QUANTITIES, gpu_columns
 from ..term_cost import instructions_of
 from .kernel import ThreadTileSizes, thread_tile_kernel, tiled_axes
 from .loads import CHUNK_BYTES, LoadGroup, ThreadTile, TileLoads, tile_loads
+from .pieces import load_order, pieces_of
 
 WIDTHS = (1, 2, 4, 8, 16, 3, 6, 12, 24, 48)
 """Widths of tiles; those of pixels of three channels among them."""
@@ -106,6 +108,11 @@ class ThreadTilePlan(GpuPlan):
         axes = self.problem.axes[::-1]
         return tuple(n for n, a in enumerate(axes) if a != self.problem.lane_axis and a.extent % 2 == 0)
 
+    @cached_property
+    def _totals(self) -> int:
+        """How many sums of an element are accumulated at once."""
+        return len({p.stage.name for p in pieces_of(self.problem) if p.total is not None})
+
     def _tile(self, width: int, unroll: int, axis: int) -> ThreadTile:
         return ThreadTile(width, unroll, self.problem.axes[-1 - axis].name) if unroll > 1 else ThreadTile(width)
 
@@ -173,7 +180,7 @@ class ThreadTilePlan(GpuPlan):
             cycles += tile.unroll * row // min(row & -row, CHUNK_BYTES) * each_store
         cycles += len(loads.others) * each * ACCESS_CYCLES
         return _TileCost(
-            registers=sum(g.registers for g in loads.groups) + len(loads.others) * each,
+            registers=load_order(self.problem, tile, loads).registers + self._totals * each,
             loads=loads.accesses + len(loads.others) * each,
             bytes=sum(g.elements * g.buffer.dtype.bytes for g in loads.groups),
             cycles=cycles,
@@ -260,13 +267,15 @@ class ThreadTilePlan(GpuPlan):
 
 
 def thread_tile_problem(workload: Workload) -> Pointwise | None:
-    """Return the problem on axes that tiles may lie along; None where no tensor is read at several places, so that a
-    tile shares nothing, and where each vector is loaded by itself anyway."""
+    """Return the problem on axes that tiles may lie along; None where each vector is loaded by itself anyway, and where
+    a tile shares nothing: no tensor is read at several places, and there are no short rows with something for each
+    column."""
     flat, problem = pointwise_of(workload), on_own_axes(workload)
     if workload.dynamic or flat is None or problem is None or not flat.scattered:
         return None
-    read = [m.load.buffer.name for m in problem.distinct_loads]
-    return with_joined_rows(problem) if len(set(read)) < len(read) else None
+    read, joined = [m.load.buffer.name for m in problem.distinct_loads], with_joined_rows(problem)
+    shares = len(set(read)) < len(read) or (joined is not problem and len(read) > 1)
+    return joined if shares else None
 
 
 CUDA_THREAD_TILE = TileSketch("cuda_thread_tile", 1, QUANTITIES, planned(thread_tile_problem, ThreadTilePlan))

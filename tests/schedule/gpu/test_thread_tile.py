@@ -11,6 +11,7 @@ from tilewright.core.policy import SpacePolicy
 from tilewright.core.schedule import Schedule
 from tilewright.schedule.defaults import default_schedule
 from tilewright.schedule.gpu.thread_tile.loads import MOST_COMPUTED, ThreadTile, tile_loads
+from tilewright.schedule.gpu.thread_tile.pieces import load_order, pieces_of
 from tilewright.schedule.gpu.thread_tile.space import CUDA_THREAD_TILE as SKETCH
 from tilewright.schedule.gpu.thread_tile.space import thread_tile_problem
 from tilewright.te.parse import parse_workload
@@ -67,6 +68,9 @@ WORKLOADS = {
     "luma of odd rows": LUMA.format(n=3, x=7),
     "matrix": MATRIX.format(x=32),
     "matrix of odd rows": MATRIX.format(x=5),
+    "costs of many channels": COSTS.replace("2, 5, 3", "2, 9, 3").replace("c < 5", "c < 9"),
+    "largest of many": POLYPHASE.replace("sum", "max").replace("float32", "int32"),
+    "normalised": "X: uint8[3, 8, 3]\nM: float32[3]\nY[n, x, c] = float16(float32(X[n, x, c]) / 255 - M[c])",
     "yuv": YUV.format(x=16),
     "yuv of odd rows": YUV.format(x=5),
     "nv12": NV12,
@@ -105,6 +109,20 @@ def test_pixels_are_loaded_by_aligned_chunks() -> None:
 def test_channels_of_a_pixel_are_known() -> None:
     assert _loads(YUV.format(x=16), ThreadTile(12)) == [("X", 3, 4)]
     assert _loads(MATRIX.format(x=32), ThreadTile(24)) == [("M", 9, 1), ("X", 3, 8)]
+
+
+def test_long_sums_are_accumulated_and_loaded_piece_by_piece() -> None:
+    """Registers hold what the next terms read, not what all of them do."""
+    text = COSTS.replace("5, 3", "64, 3").replace("c < 5", "c < 64")
+    problem = thread_tile_problem(parse_workload(text))
+    assert problem is not None
+    tile = ThreadTile(8, 8, "d")
+    loads = tile_loads(problem, tile)
+    pieces = pieces_of(problem)
+    assert loads is not None and [p.last for p in pieces] == [False] * 64 + [True]
+    order = load_order(problem, tile, loads)
+    assert len({c for chunks in order.ahead for c in chunks}) == sum(map(len, order.ahead)) == 64 * (1 + 2)
+    assert order.registers < 64 < 64 * (4 + 8)
 
 
 def test_neighbours_along_another_axis_share_loads() -> None:
