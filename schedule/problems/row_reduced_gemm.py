@@ -62,7 +62,7 @@ def row_reduced_gemm_of(workload: Workload) -> RowReducedGemm | None:
     rest = [part for stage in rest for part in _with_elements_as_sums(matrix.read_by(stage), matrix.tensor)]
     read = (*whole.inputs, matrix.tensor)
     rows = rowwise_problem(replace(whole, inputs=read, stages=tuple(rest), constants=frozenset()))
-    if rows is None or rows.elementwise_outputs or rows.order or not rows.reductions:
+    if rows is None or rows.elementwise_outputs or rows.order or rows.row_offsets or not rows.reductions:
         return None
     loads = [*(load for s in rest for load in loads_of(s.body) if load.buffer == product.tensor)]
     loads += [load for c in rows.per_row_outputs for load in loads_of(c.body) if load.buffer == matrix.tensor]

@@ -84,10 +84,11 @@ class RowwiseProblem:
     stand before it, and those at its own row. ``elementwise_outputs`` have row and column axes, ``per_row_outputs``
     have row axes only. ``order``: along which of the axes (rows, columns) each dimension of row inputs and elementwise
     outputs goes, the last one along the last column axis, and -1 where it has one element; empty where it is along each
-    in turn, so that rows are contiguous. Outputs may have an order of their own. ``dynamic``: the extent of the first
-    row axis in a call, where that is dynamic. ``joined_extent``: 0, or the extent of the last axis of the row
-    inputs, where the last row axis and the column axis are this one axis, the parts of which are rows. The last part
-    ends where the axis ends, so that it may have columns of the part before.
+    in turn, so that rows are contiguous. Outputs may have an order of their own. ``row_offsets``: the index along each
+    dimension at which the first row of each row input begins, in whole vectors; empty where all are 0. ``dynamic``: the
+    extent of the first row axis in a call, where that is dynamic. ``joined_extent``: 0, or the extent of the last axis
+    of the row inputs, where the last row axis and the column axis are this one axis, the parts of which are rows. The
+    last part ends where the axis ends, so that it may have columns of the part before.
     """
 
     rows: tuple[int, ...]
@@ -101,6 +102,7 @@ class RowwiseProblem:
     joined_extent: int = 0
     order: tuple[int, ...] = ()
     other_loads: tuple[Load, ...] = ()
+    row_offsets: tuple[tuple[int, ...], ...] = ()
 
     def input_indices(self, rows: Sequence[Expr], columns: Sequence[Expr]) -> tuple[Expr, ...]:
         """Return where row inputs are read, at an index of each row axis and each column axis."""
@@ -110,6 +112,18 @@ class RowwiseProblem:
         if isinstance(column, Ramp):
             return in_order((*rows[:-1], replace(column, base=begin + column.base)), self.order, index(0))
         return in_order((*rows[:-1], begin + column), self.order, index(0))
+
+    def indices_of(self, tensor: Buffer, rows: Sequence[Expr], columns: Sequence[Expr]) -> tuple[Expr, ...]:
+        """Return where one of the row inputs is read, at an index of each row axis and each column axis."""
+        return self._from_first_row(tensor, self.input_indices(rows, columns))
+
+    def own_indices_of(self, tensor: Buffer) -> tuple[Expr, ...]:
+        """Return the indices at which bodies read one of the row inputs."""
+        return self._from_first_row(tensor, self.own_indices)
+
+    def _from_first_row(self, tensor: Buffer, at: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        offsets = dict(zip(self.row_inputs, self.row_offsets, strict=False)).get(tensor, (0,) * len(at))
+        return tuple(i + offset if offset else i for i, offset in zip(at, offsets, strict=True))
 
     def output_indices(self, c: ComputedTensor, rows: Sequence[Expr], columns: Sequence[Expr]) -> tuple[Expr, ...]:
         """Return where an elementwise output is written, at an index of each row axis and each column axis."""
@@ -141,8 +155,8 @@ class RowwiseProblem:
 
     @property
     def own_indices(self) -> tuple[Expr, ...]:
-        """The indices at which bodies read row inputs. They call a column of a part of a joined axis ``column_axis``,
-        too."""
+        """The indices at which bodies read row inputs, from their first rows on. They call a column of a part of a
+        joined axis ``column_axis``, too."""
         axes = (*map(row_axis, range(self._read_rows)), *map(column_axis, range(len(self.columns))))
         return in_order(tuple(map(Var, axes)), self.order, index(0))
 
@@ -306,6 +320,8 @@ def column_axis(n: int) -> str:
 
 
 _ROW_AXIS, _COLUMN_AXIS = "row#", "column#"
+_LONGEST_VECTOR = 16
+"""No vector has more elements."""
 _ROUNDED = 1e-6
 """The reciprocal of a number in float32 is off by less than this."""
 
@@ -445,6 +461,7 @@ def _axes_of(stage: Stage) -> _Axes | None:
     axes, kept = (*stage.axes, *stage.reduce_axes), len(stage.axes)
     plain, rows = tuple(range(len(axes))), tuple(a.extent for a in stage.axes)
     read = [_dimensions_of(load, axes) for load in loads_of(stage.body)]
+    read = read if any(read) else [_dimensions_of(load, axes, shifted=True) for load in loads_of(stage.body)]
     if plain in (_with_axes_of_one(d, axes) for d in read):
         columns = {a.name: Var(column_axis(n)) for n, a in enumerate(stage.reduce_axes)}
         return _Axes(rows, tuple(a.extent for a in stage.reduce_axes), (), columns)
@@ -461,12 +478,13 @@ def _axes_of(stage: Stage) -> _Axes | None:
     return None
 
 
-def _dimensions_of(load: Load, axes: Sequence[Axis]) -> tuple[int, ...]:
+def _dimensions_of(load: Load, axes: Sequence[Axis], *, shifted: bool = False) -> tuple[int, ...]:
     """Return along which one of ``axes`` a load reads each dimension, by number; -1 for an axis of one element, and for
-    the constant 0. Empty where some of them are read in another way."""
+    the constant 0. Empty where some of them are read in another way. ``shifted``: they may be read further on."""
     numbers = {LinearForm({Var(a.name): 1}): n if a.extent > 1 else -1 for n, a in enumerate(axes)}
     numbers[LinearForm({})] = -1
     forms = [affine_form(i) for i in load.indices]
+    forms = [f and LinearForm(f.terms) for f in forms] if shifted else forms
     found = tuple(numbers[f] for f in forms if f is not None and f in numbers)
     return found if load.mask is None and len(found) == len(forms) else ()
 
@@ -511,13 +529,17 @@ def _with_loads(p: RowwiseProblem) -> RowwiseProblem | None:
     broadcasts: dict[Load, None] = {}
     others: dict[Load, None] = {}
     results = {r.tensor.name: r for r in p.reductions}
-    own = [affine_form(i) for i in p.own_indices]
+    offsets = _row_offsets(p)
     extents = dict(zip((*row_names, *column_names), (*p.rows, *p.columns), strict=True))
     reduced, elementwise = [r.body for r in p.reductions], [c.body for c in p.elementwise_outputs]
-    for n, body in enumerate((*elementwise, *reduced, *(c.body for c in p.per_row_outputs))):
+    for n, body in enumerate((*reduced, *elementwise, *(c.body for c in p.per_row_outputs))):
+        is_elementwise = 0 <= n - len(reduced) < len(elementwise)
         for load in loads_of(body):
+            own = [affine_form(i) for i in p.own_indices]
+            if load.buffer in offsets:
+                own = [f and f + offset for f, offset in zip(own, offsets[load.buffer], strict=True)]
             kind = _kind_of(load, own, extents)
-            if kind is None and n < len(elementwise) and _is_along_a_row(load, column_names[-1]):
+            if kind is None and is_elementwise and _is_along_a_row(load, column_names[-1]):
                 kind = "other"
             if kind is None:
                 return None
@@ -536,8 +558,41 @@ def _with_loads(p: RowwiseProblem) -> RowwiseProblem | None:
         return None
     if not row_inputs or any(not _reads(r.body, row_inputs) for r in p.reductions):
         return None
-    row_tensors = tuple(row_inputs.values())
-    return replace(p, row_inputs=row_tensors, broadcast_loads=tuple(broadcasts), other_loads=tuple(others))
+    tensors = tuple(row_inputs.values())
+    at = tuple(offsets.get(b, (0,) * len(b.shape)) for b in tensors) if offsets else ()
+    found = replace(p, row_inputs=tensors, row_offsets=at)
+    return replace(found, broadcast_loads=tuple(broadcasts), other_loads=tuple(others))
+
+
+def _row_offsets(p: RowwiseProblem) -> Mapping[Buffer, tuple[int, ...]]:
+    """Return at which index along each dimension the first row begins in tensors of whose first rows no reduction reads
+    anything, one for a reduction that reads no other row input."""
+    own = [affine_form(i) for i in p.own_indices]
+    found: dict[Buffer, tuple[int, ...]] = {}
+    reads = [[(load.buffer, _offset(load, own)) for load in loads_of(r.body)] for r in p.reductions]
+    rows = {buffer for of_one in reads for buffer, offset in of_one if offset is not None and not any(offset)}
+    for of_one in reads:
+        if not any(buffer in rows for buffer, _ in of_one):
+            apart = ((buffer, offset) for buffer, offset in of_one if offset is not None)
+            found |= dict([(buffer, o) for buffer, o in apart if _begins_whole_vectors(buffer, o)][:1])
+            rows |= set(found)
+    return found
+
+
+def _offset(load: Load, own: Sequence[LinearForm | None]) -> tuple[int, ...] | None:
+    """Return by how much a load is read further on than at the indices ``own``, along each dimension; None where it is
+    read elsewhere."""
+    forms = [affine_form(i) for i in load.indices]
+    apart = [f - o for f, o in zip(forms, own, strict=False) if f is not None and o is not None]
+    same = load.mask is None and len(forms) == len(own) == len(apart) and all(f.is_constant for f in apart)
+    return tuple(f.constant for f in apart) if same else None
+
+
+def _begins_whole_vectors(buffer: Buffer, offset: tuple[int, ...]) -> bool:
+    """Return whether rows that begin at an offset are as far from the multiples of a vector as those that begin at
+    0."""
+    steps = zip(offset, buffer.strides, strict=True)
+    return not offset[-1] and all(n * stride % _LONGEST_VECTOR == 0 for n, stride in steps)
 
 
 def _is_product(body: Expr, p: RowwiseProblem, row_inputs: Mapping[str, Buffer]) -> bool:

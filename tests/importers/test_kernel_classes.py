@@ -119,6 +119,7 @@ ROTARY: dict[str, tuple[Any, int]] = {
         64,
     ),
     "pairs": (lambda x, c, s: _pairs_stacked(_normalized(x), c, s), 64),
+    "the heads of keys": (lambda x, c, s: _halves_turned(_normalized(x[:, 6:]), c, s), 128),
     "lengths": (lambda x, c, s: _halves_turned(torch.nn.functional.normalize(x, dim=-1), c, s), 128),
 }
 

@@ -19,7 +19,7 @@ def held_slot(problem: RowwiseProblem, load: Load, p: RowPartition[int], slot: E
     """Return which of its vectors in registers a thread needs where ``load``, one of ``other_loads``, is read for its
     vector number ``slot``; None where it has no such vector. ``all_held``: its registers have all its vectors, and not
     this one alone."""
-    span, own = problem.span_of(load, p.vector), problem.own_indices
+    span, own = problem.span_of(load, p.vector), problem.own_indices_of(load.buffer)
     if span is None or load.buffer not in problem.row_inputs or load.indices[:-1] != own[:-1]:
         return None
     if span.begins_with_vector:

@@ -11,8 +11,9 @@ them, and the first rows are there for the next kernel, which computes elements.
 """
 
 from dataclasses import dataclass
+from functools import partial
 
-from ....ir.buffer import MemoryScope
+from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import Expr, Load, Select, index, minimum
 from ....ir.gpu.async_copy import CopyAsyncCommit, CopyAsyncWait
 from ....ir.stmt import HardwareAxis, Kernel, Stmt, seq
@@ -110,7 +111,8 @@ class RowPrefetch:
         """Prefetch the rows of this CTA, and a share of the broadcast operands."""
         p, s, name = self.passes.problem, self.passes.sizes, self.passes.name
         for n, tensor in enumerate(p.row_inputs):
-            self._prefetch.own(name(f"prefetched{n}"), tensor, s.rows_per_cta, self._elements, self._first_element)
+            first = partial(self._first_element, tensor)
+            self._prefetch.own(name(f"prefetched{n}"), tensor, s.rows_per_cta, self._elements, first)
         for n, buffer in enumerate(dict.fromkeys(load.buffer for load in p.broadcast_loads)):
             self._prefetch.all(name(f"prefetched_broadcast{n}"), buffer)
 
@@ -123,7 +125,7 @@ class RowPrefetch:
                 tensor,
                 s.rows_per_cta,
                 self._elements,
-                self._first_element,
+                partial(self._first_element, tensor),
                 s.prefetch_distance,
             )
 
@@ -132,11 +134,11 @@ class RowPrefetch:
         """How many contiguous elements of a row are prefetched."""
         return self.passes.sizes.vectors * self.passes.sizes.vector
 
-    def _first_element(self, block: Expr, group: Expr) -> tuple[Expr, ...]:
+    def _first_element(self, tensor: Buffer, block: Expr, group: Expr) -> tuple[Expr, ...]:
         p, s, vectors = self.passes.problem, self.passes.sizes, self.passes.vectors
         flat = self.group_of(block) * s.rows_per_cta + group
         row = RowIndex(flat if p.row_unit % s.rows_per_cta == 0 else minimum(flat, p.row_end - 1))
-        return p.input_indices(vectors.row_indices(row), delinearize(vectors.first_column(row), p.columns))
+        return p.indices_of(tensor, vectors.row_indices(row), delinearize(vectors.first_column(row), p.columns))
 
 
 def _write_one_group_of_rows(passes: RowPasses, number: Expr, prefetch: RowPrefetch) -> None:

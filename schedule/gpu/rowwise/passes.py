@@ -304,7 +304,8 @@ class RowPasses:
 
         Results of reductions, ``operands`` and row inputs are taken from registers.
         """
-        own = [affine_form(i) for i in self.problem.own_indices]
+        tensors = self.problem.row_inputs
+        own = {b.name: [affine_form(i) for i in self.problem.own_indices_of(b)] for b in tensors}
         registers, edge_registers = self.vectors.registers, self.vectors.edge_registers
 
         def from_registers(load: Load) -> Expr:
@@ -313,7 +314,7 @@ class RowPasses:
                 return self.results[name]
             if load in operands:
                 return operands[load].at(element)
-            if name in registers and [affine_form(i) for i in load.indices] == own:
+            if name in registers and [affine_form(i) for i in load.indices] == own[name]:
                 if vector is None:
                     return Load(edge_registers[name], ())
                 return Load(registers[name], (self.vectors.register_slot(vector), element))

@@ -137,13 +137,13 @@ class SplitProblem:
 
 def split_problem(p: RowwiseProblem, workload: Workload) -> SplitProblem | None:
     """``p`` in several launches. None where a row is too short to be cut, where something is broadcast along rows or
-    read at another column, where outputs have other dimensions, where a position is reduced beside something else,
-    and where elements are computed from rows that fit a cluster.
+    read at another column, where outputs have other dimensions or rows begin elsewhere, where a position is reduced
+    beside something else, and where elements are computed from rows that fit a cluster.
 
     What joins positions are two tensors: the best value of each part, and where it stands in the whole row.
     """
     shape = _cut(p.columns)
-    if shape is None or p.broadcast_loads or p.other_loads or p.dynamic or not p.reductions:
+    if shape is None or p.broadcast_loads or p.other_loads or p.dynamic or not p.reductions or p.row_offsets:
         return None
     if any(c.order is not None or c.parts for c in p.elementwise_outputs):
         return None

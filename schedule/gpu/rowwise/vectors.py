@@ -91,7 +91,7 @@ class ThreadVectors:
     def load(self, row: RowIndex, vector: RowVector) -> None:
         """Load a vector of every row input from global memory."""
         for tensor in self.problem.row_inputs:
-            value = Load(tensor, self.problem.input_indices(self.row_indices(row), self.column_indices(vector)))
+            value = Load(tensor, self.problem.indices_of(tensor, self.row_indices(row), self.column_indices(vector)))
             self.w.store(self.registers[tensor.name], self.register_indices(vector), value)
 
     def start_copies(
@@ -100,7 +100,7 @@ class ThreadVectors:
         """Start to copy a vector of every row input to ``indices`` of its buffer in shared memory."""
         columns = delinearize(vector.column, self.problem.columns)
         for tensor in self.problem.row_inputs:
-            source = self.problem.input_indices(self.row_indices(row), columns)
+            source = self.problem.indices_of(tensor, self.row_indices(row), columns)
             self.w.emit(CopyAsync(shared[tensor.name], indices, tensor, source, self.sizes.vector))
 
     def load_edge(self, row: RowIndex, registers: Mapping[str, Buffer]) -> None:
@@ -108,7 +108,7 @@ class ThreadVectors:
         if self.sizes.edge_columns:
             with self.w.when(self.has_edge()):
                 for tensor in self.problem.row_inputs:
-                    place = self.problem.input_indices(self.row_indices(row), (self.edge_column(row),))
+                    place = self.problem.indices_of(tensor, self.row_indices(row), (self.edge_column(row),))
                     value = Load(tensor, place)
                     self.w.store(registers[tensor.name], (), value)
 

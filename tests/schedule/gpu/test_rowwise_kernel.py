@@ -232,6 +232,32 @@ def test_outputs_may_have_their_rows_in_another_order(case: str) -> None:
     assert assert_agrees(CUDA_ROWWISE, workload, 6, target, policy=SpacePolicy(prune=False)) == 6
 
 
+LATER = {
+    "heads": "X: float16[9, 6, 64]\nS[t < 9, h < 4] = sum over c < 64 of float32(X[t, h + 2, c])\n"
+    "Y[t, h < 4, d < 64] = "
+    "float32(X[t, h + 2, d]) * S[t, h] + float32(X[t, h + 2, (d + 32) % 64]) - float32(X[t, h, d])",
+    "one head": "X: float16[9, 6, 64]\nS[t < 9] = max over c < 64 of X[t, 3, c]\nY[t, d < 64] = X[t, 3, d] - S[t]",
+    "tokens": "X: float16[9, 64]\nR: float16[9, 64]\nS[t < 5] = max over c < 64 of X[t + 4, c]\n"
+    "Y[t, d < 64] = X[t + 4, d] - S[t] + R[t + 1, d]",
+}
+
+
+@pytest.mark.parametrize("case", LATER)
+def test_rows_may_begin_further_on_in_a_tensor(case: str) -> None:
+    workload, target = parse_workload(LATER[case]), Target("cuda", "sm_90a", threads=8, vector_bytes=16)
+    assert assert_agrees(CUDA_ROWWISE, workload, 8, target, policy=SpacePolicy(prune=False)) == 8
+
+
+@pytest.mark.parametrize(("columns", "place"), [(67, "c"), (64, "c + 3")])
+def test_vectors_of_rows_further_on_begin_where_those_of_the_first_rows_would(columns: int, place: str) -> None:
+    at, other = f"h + 1, {place}", f"h + 1, {place.replace('c', 'd')}"
+    text = (
+        f"X: float16[9, 6, 67]\nS[t, h < 5] = max over c < {columns} of X[t, {at}]\n"
+        f"Y[t, h < 5, d < {columns}] = X[t, {other}] - S[t, h]"
+    )
+    assert rowwise_problem(parse_workload(text)) is None
+
+
 @pytest.mark.parametrize("axes", ["d < 6, s < 5", "s < 5, d < 3"])
 def test_outputs_have_whole_rows_with_contiguous_columns(axes: str) -> None:
     text = f"X: float32[5, 6]\nS[s] = sum over c < 6 of X[s, c]\nY[{axes}] = X[s, d] - S[s]"
