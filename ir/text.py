@@ -44,7 +44,7 @@ from .gpu.barrier import Barrier
 from .gpu.bulk_copy import BulkCopy, Prefetch
 from .gpu.cluster import ClusterLoadWait
 from .gpu.fence import AsyncProxyFence
-from .gpu.flagged import FlaggedLoad, FlaggedStore
+from .gpu.flagged import FlaggedLoad, FlaggedPeek, FlaggedStore
 from .gpu.grid_barrier import GridBarrierArrive, GridBarrierWait
 from .gpu.ldmatrix import LoadMatrix, StoreMatrix
 from .gpu.mbarrier import MbarrierArrive, MbarrierArriveExpectTx, MbarrierInit, MbarrierWait
@@ -283,6 +283,7 @@ def _axis(binding: AxisBinding) -> str:
 _OPERATIONS: dict[type[Operation], str] = {
     Dot: "dot",
     FlaggedLoad: "flagged_load",
+    FlaggedPeek: "flagged_peek",
     FlaggedStore: "flagged_store",
     GridBarrierArrive: "grid_barrier_arrive",
     GridBarrierWait: "grid_barrier_wait",

@@ -4,7 +4,7 @@
 |---|---|---|
 | ``barrier`` | Barrier | ``bar.sync``, ``bar.warp.sync``, ``barrier.cluster`` |
 | ``grid_barrier`` | GridBarrierArrive, GridBarrierWait | cooperative launches |
-| ``flagged`` | FlaggedStore, FlaggedLoad | ``st.relaxed``, ``ld.relaxed`` |
+| ``flagged`` | FlaggedStore, FlaggedLoad, FlaggedPeek | ``st.relaxed``, ``ld.relaxed`` |
 | ``cluster`` | ClusterLoadWait | loads of distributed shared memory |
 | ``atomic`` | AtomicReduce | ``red`` |
 | ``async_copy`` | CopyAsync, CopyAsyncCommit, CopyAsyncWait | ``cp.async`` |

@@ -8,12 +8,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ...core.dtypes import DType
 from ..buffer import Buffer
 from ..expr import Expr
-from ..gpu.flagged import FLAG, WORD_BITS, FlaggedLoad, FlaggedStore, flagged_words
+from ..gpu.flagged import FLAG, WORD_BITS, FlaggedLoad, FlaggedPeek, FlaggedStore, flagged_words
 from ..interpreter.memory import Array
-from .access import write_private
+from .access import check_private, write_private
 from .address import address_of
 from .context import LaunchAction, LaunchContext, LaunchState
 from .expressions import value_closure
@@ -24,7 +23,7 @@ from .race_check import check_read, spread
 
 def flagged_store(stmt: FlaggedStore, context: LaunchContext) -> LaunchAction:
     dtype = stmt.value.dtype
-    memory, words_of = _words(stmt.target, stmt.target_indices, dtype, context)
+    memory, words_of = _words(stmt.target, stmt.target_indices, flagged_words(dtype), context)
     value = value_closure(stmt.value, context)
 
     def run(state: LaunchState) -> None:
@@ -43,11 +42,18 @@ def flagged_store(stmt: FlaggedStore, context: LaunchContext) -> LaunchAction:
 
 def flagged_load(stmt: FlaggedLoad, context: LaunchContext) -> LaunchAction:
     dtype = stmt.target.dtype
-    memory, words_of = _words(stmt.source, stmt.source_indices, dtype, context)
+    memory, words_of = _words(stmt.source, stmt.source_indices, flagged_words(dtype), context)
+    peeked, peeked_at = None, None
+    if stmt.peeked is not None:
+        peeked, peeked_at = fragment_rows(
+            stmt.peeked, stmt.peeked_indices, flagged_words(dtype), stmt.peeked.elements, context
+        )
     target, held_at = fragment_rows(stmt.target, stmt.target_indices, 1, stmt.target.elements, context)
 
     def run(state: LaunchState) -> None:
         words, who = words_of(state)
+        if peeked is not None and peeked_at is not None:
+            check_private(peeked, state, context, peeked_at(state), state.running((state.threads,)))
         found = memory.data[words]
         missing = (found >> WORD_BITS == 0).any(axis=0)
         if missing.any():
@@ -61,14 +67,27 @@ def flagged_load(stmt: FlaggedLoad, context: LaunchContext) -> LaunchAction:
     return run
 
 
+def flagged_peek(stmt: FlaggedPeek, context: LaunchContext) -> LaunchAction:
+    memory, words_of = _words(stmt.source, stmt.source_indices, stmt.words, context)
+    target, held_at = fragment_rows(stmt.target, stmt.target_indices, stmt.words, stmt.target.elements, context)
+
+    def run(state: LaunchState) -> None:
+        words, who = words_of(state)
+        values = np.zeros((stmt.words, state.threads), np.int64)
+        values[:, who] = memory.data[words]
+        write_private(target, state, held_at(state), values)
+
+    return run
+
+
 def _words(
-    buffer: Buffer, indices: tuple[Expr, ...], dtype: DType, context: LaunchContext
+    buffer: Buffer, indices: tuple[Expr, ...], count: int, context: LaunchContext
 ) -> tuple[GlobalMemory, Callable[[LaunchState], tuple[Array, Array]]]:
-    """Return the memory of a value's words, and a closure that gives them, int64[words, threads], and who accesses
+    """Return the memory of ``count`` words, and a closure that gives them, int64[words, threads], and who accesses
     them. It raises where they were not cleared, or nothing orders that before this."""
     memory = context.shared[buffer.name]
     assert isinstance(memory, GlobalMemory)
-    address, steps = address_of(indices, buffer, context, value_closure), np.arange(flagged_words(dtype))[:, None]
+    address, steps = address_of(indices, buffer, context, value_closure), np.arange(count)[:, None]
 
     def words(state: LaunchState) -> tuple[Array, Array]:
         flat, who = spread(state, address.flat(state), 1)

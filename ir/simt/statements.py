@@ -13,7 +13,7 @@ from ..gpu.barrier import Barrier, SyncScope
 from ..gpu.bulk_copy import BulkCopy, Prefetch
 from ..gpu.cluster import ClusterLoadWait
 from ..gpu.fence import AsyncProxyFence
-from ..gpu.flagged import FlaggedLoad, FlaggedStore
+from ..gpu.flagged import FlaggedLoad, FlaggedPeek, FlaggedStore
 from ..gpu.grid_barrier import GridBarrierArrive, GridBarrierWait
 from ..gpu.ldmatrix import LoadMatrix, StoreMatrix
 from ..gpu.mbarrier import MbarrierArrive, MbarrierArriveExpectTx, MbarrierInit, MbarrierWait
@@ -39,7 +39,7 @@ from .atomic import atomic_reduce
 from .bulk_copy import bulk_copy, prefetch
 from .context import LaunchAction, LaunchContext, LaunchState
 from .expressions import value_closure
-from .flagged import flagged_load, flagged_store
+from .flagged import flagged_load, flagged_peek, flagged_store
 from .grid_barrier import grid_barrier_arrive, grid_barrier_wait
 from .ldmatrix import load_matrix, store_matrix
 from .mbarrier import mbarrier_arrive, mbarrier_arrive_expect_tx, mbarrier_init, mbarrier_wait
@@ -203,6 +203,7 @@ _STATEMENTS: dict[type[Stmt], Callable[[Any, LaunchContext], LaunchAction]] = {
     GridBarrierWait: grid_barrier_wait,
     FlaggedStore: flagged_store,
     FlaggedLoad: flagged_load,
+    FlaggedPeek: flagged_peek,
     ClusterLoadWait: lambda stmt, context: lambda state: None,  # loads are done at once here
     CopyAsync: copy_async,
     CopyAsyncCommit: copy_async_commit,

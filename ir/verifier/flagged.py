@@ -6,9 +6,9 @@ from typing import Any
 from ...core.dtypes import DType, int64
 from ..buffer import Buffer, MemoryScope
 from ..expr import Expr
-from ..gpu.flagged import WORD_BITS, FlaggedLoad, FlaggedStore, flagged_words
+from ..gpu.flagged import WORD_BITS, FlaggedLoad, FlaggedPeek, FlaggedStore, flagged_words
 from ..stmt import Operation
-from .operands import check_contiguous, check_element
+from .operands import check_contiguous, check_element, check_fragment
 from .types import BoundNames, RuleBroken, type_of
 
 
@@ -22,6 +22,23 @@ def _store(stmt: FlaggedStore, names: BoundNames) -> None:
 def _load(stmt: FlaggedLoad, names: BoundNames) -> None:
     check_element(stmt.target, stmt.target_indices, names, MemoryScope.REGISTER)
     _check_words(stmt.source, stmt.source_indices, stmt.target.dtype, names)
+    if stmt.peeked is not None:
+        _check_peeked(stmt.peeked, stmt.peeked_indices, flagged_words(stmt.target.dtype), names)
+
+
+def _peek(stmt: FlaggedPeek, names: BoundNames) -> None:
+    _check_peeked(stmt.target, stmt.target_indices, stmt.words, names)
+    check_element(stmt.source, stmt.source_indices, names, MemoryScope.GLOBAL)
+    check_contiguous(stmt.source, stmt.words)
+    if stmt.source.dtype != int64:
+        raise RuleBroken("operation", f"words of {stmt.source.name} of {stmt.source.dtype}; {int64} is needed")
+
+
+def _check_peeked(registers: Buffer, indices: tuple[Expr, ...], words: int, names: BoundNames) -> None:
+    check_element(registers, indices, names, MemoryScope.REGISTER)
+    check_fragment(registers, indices, words)
+    if registers.dtype != int64:
+        raise RuleBroken("operation", f"words in registers {registers.name} of {registers.dtype}; {int64} is needed")
 
 
 def _check_words(words: Buffer, indices: tuple[Expr, ...], dtype: DType, names: BoundNames) -> None:
@@ -33,5 +50,9 @@ def _check_words(words: Buffer, indices: tuple[Expr, ...], dtype: DType, names: 
     check_contiguous(words, flagged_words(dtype))
 
 
-FLAGGED_RULES: dict[type[Operation], Callable[[Any, BoundNames], None]] = {FlaggedStore: _store, FlaggedLoad: _load}
-"""What the store and the load of a value with a flag take."""
+FLAGGED_RULES: dict[type[Operation], Callable[[Any, BoundNames], None]] = {
+    FlaggedStore: _store,
+    FlaggedLoad: _load,
+    FlaggedPeek: _peek,
+}
+"""What the operations on values with flags take."""

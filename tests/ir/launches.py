@@ -29,7 +29,7 @@ from tilewright.ir.expr import (
 from tilewright.ir.gpu.async_copy import CopyAsync, CopyAsyncCommit, CopyAsyncWait
 from tilewright.ir.gpu.barrier import SyncScope
 from tilewright.ir.gpu.bulk_copy import BulkCopy
-from tilewright.ir.gpu.flagged import FlaggedLoad, FlaggedStore, flagged_words
+from tilewright.ir.gpu.flagged import FlaggedLoad, FlaggedPeek, FlaggedStore, flagged_words
 from tilewright.ir.gpu.grid_barrier import GridBarrierArrive, GridBarrierWait
 from tilewright.ir.gpu.ldmatrix import LoadMatrix
 from tilewright.ir.gpu.mbarrier import MbarrierInit, MbarrierWait
@@ -242,7 +242,7 @@ def grid_share(fault: str = "") -> Kernel:
 
 def look_back(fault: str = "", dtype: DType = float32) -> Kernel:
     """O[i, :] = A[i, :] + the sum of the first elements of rows up to i, a block for each row. A block hands its first
-    element to those behind it, with a flag."""
+    element to those behind it, with a flag, and peeks at those of all rows before it waits for one."""
     rows, columns = 5, 64
     a, o = Buffer("A", (rows, columns), dtype), Buffer("O", (rows, columns), dtype)
     words = Buffer("W", (rows, flagged_words(dtype)), int64)
@@ -260,8 +260,12 @@ def look_back(fault: str = "", dtype: DType = float32) -> Kernel:
             if fault == "two values":
                 w.emit(FlaggedStore(words, (b, Z), Load(a, (b, Z))))
         w.store(total, (Z,), const(0, dtype))
-        with w.loop("i", rows) as i, w.when(i <= b):
-            w.emit(FlaggedLoad(before, (Z,), words, (i, Z)))
+        peeked = w.allocate("peeked", (rows, words.shape[1]), int64, MemoryScope.REGISTER)
+        with w.unrolled("p", rows) as p, w.when(p <= b):
+            if fault != "not peeked":
+                w.emit(FlaggedPeek(peeked, (p, Z), words, (p, Z), words.shape[1]))
+        with w.unrolled("i", rows) as i, w.when(i <= b):
+            w.emit(FlaggedLoad(before, (Z,), words, (i, Z), peeked, (i, Z)))
             w.store(total, (Z,), Load(total, (Z,)) + Load(before, (Z,)))
         w.store(o, (b, t), Load(a, (b, t)) + Load(total, (Z,)))
     return Kernel("look_back", (a,), (o,), (words,), w.finish())
@@ -393,6 +397,7 @@ FAULTS: dict[Build, dict[str, str]] = {
         "not cleared": r"W\[0, 0\] is read before it is written",
         "no barrier": r"race on W\[0, 0\]: read here, written by thread 0 of block 0",
         "one value": r"a wait that never ends: nobody has stored W\[0, 0\]",
+        "not peeked": r"peeked\[0, 0\] is read before it is written",
         "two values": r"W\[0, 0\] is stored to where it has a value",
     },
     transpose: {

@@ -31,7 +31,7 @@ from tilewright.ir.gpu.async_copy import CopyAsync, CopyAsyncWait
 from tilewright.ir.gpu.atomic import AtomicReduce
 from tilewright.ir.gpu.barrier import Barrier, SyncScope
 from tilewright.ir.gpu.bulk_copy import BulkCopy, Prefetch
-from tilewright.ir.gpu.flagged import FlaggedLoad, FlaggedStore
+from tilewright.ir.gpu.flagged import FlaggedLoad, FlaggedPeek, FlaggedStore
 from tilewright.ir.gpu.ldmatrix import LoadMatrix, StoreMatrix
 from tilewright.ir.gpu.mbarrier import MbarrierArrive, MbarrierArriveExpectTx, MbarrierInit, MbarrierWait
 from tilewright.ir.gpu.mma import Mma
@@ -73,6 +73,7 @@ D = Buffer("D", (4,), float32, MemoryScope.REGISTER)
 SUMS = Buffer("SUMS", (64,), float32, MemoryScope.REGISTER)
 TILE = shared("tile", 64, 64, layout=Layout((64, 1), Swizzle(3, 3, 3)))
 SMALL: Axes = (("t", 64, HardwareAxis.THREAD),)
+HELD = Buffer("HELD", (2,), INDEX, MemoryScope.REGISTER)
 FULL = Buffer("full", (2,), INDEX, MemoryScope.SHARED)
 
 
@@ -266,6 +267,8 @@ BROKEN: list[tuple[str, str, Callable[[], Kernel]]] = [
         lambda: kernel(seq(MbarrierInit(FULL, Z, 1), Store(FULL, (Z,), index(1))), FULL),
     ),
     ("operation", "values with flags in O of float32", lambda: kernel(FlaggedLoad(D, (Z,), OUT, (Z,)), D)),
+    ("operation", "words in registers D of float32", lambda: kernel(FlaggedPeek(D, (Z,), OUT, (Z,), 1), D)),
+    ("operation", "words of O of float32", lambda: kernel(FlaggedPeek(HELD, (Z,), OUT, (Z,), 1), HELD)),
     ("operation", "R has scope register, not global", lambda: kernel(FlaggedStore(R, (Z,), ONE), R)),
     ("operation", "a float16 with a flag", lambda: kernel(FlaggedLoad(R, (Z,), OUT, (Z,)), R)),
     ("lanes", "4 values are stored with one flag", lambda: kernel(FlaggedStore(OUT, (Z,), Broadcast(ONE, 4)))),

@@ -10,7 +10,7 @@ from ....ir.gpu.barrier import Barrier, SyncScope
 from ....ir.gpu.bulk_copy import BulkCopy, Prefetch
 from ....ir.gpu.cluster import ClusterLoadWait
 from ....ir.gpu.fence import AsyncProxyFence
-from ....ir.gpu.flagged import FlaggedLoad, FlaggedStore
+from ....ir.gpu.flagged import FlaggedLoad, FlaggedPeek, FlaggedStore
 from ....ir.gpu.grid_barrier import GridBarrierArrive, GridBarrierWait
 from ....ir.gpu.ldmatrix import LoadMatrix, StoreMatrix
 from ....ir.gpu.mbarrier import MbarrierArrive, MbarrierArriveExpectTx, MbarrierInit, MbarrierWait
@@ -66,7 +66,14 @@ def _operation(emitter: ExpressionEmitter, stmt: Operation, is_last: bool) -> st
             return f"{store}<{storage_type(value.dtype)}>({words}, {emitter.value(value).text});"
         case FlaggedLoad():
             load, words = emitter.fn.use("flagged_load"), _address_of(emitter, stmt.source, stmt.source_indices)
-            return f"{load}({mma.fragment_pointer(emitter, stmt.target, stmt.target_indices, 1)}, {words});"
+            given = [mma.fragment_pointer(emitter, stmt.target, stmt.target_indices, 1), words]
+            if stmt.peeked is not None:
+                given.append(mma.fragment_pointer(emitter, stmt.peeked, stmt.peeked_indices, 1))
+            return f"{load}({', '.join(given)});"
+        case FlaggedPeek():
+            peek, words = emitter.fn.use("flagged_peek"), _address_of(emitter, stmt.source, stmt.source_indices)
+            target = mma.fragment_pointer(emitter, stmt.target, stmt.target_indices, 1)
+            return f"{peek}<{stmt.words}>({target}, {words});"
         case ClusterLoadWait(value=value):
             return f"{emitter.fn.use_sm_90('cluster_load_wait')}({emitter.value(value).text});"
         case AsyncProxyFence():

@@ -66,19 +66,31 @@ template <typename T> $void flagged_store(long long* words, T value) {
     asm volatile("st.relaxed.gpu.u64 [%0], %1;" :: "l"(words + i), "l"(1ull << 32 | held.bits[i]) : "memory");
 }"""
     ),
+    "flagged_peek": DeviceFunction(
+        """// loads words as they are
+template <int WORDS> $void flagged_peek(long long* target, const long long* words) {
+  #pragma unroll
+  for (int i = 0; i < WORDS; ++i)
+    asm volatile("ld.relaxed.gpu.u64 %0, [%1];" : "=l"(target[i]) : "l"(words + i) : "memory");
+}"""
+    ),
     "flagged_load": DeviceFunction(
-        """// loads the words of a value until all of them have flags
-template <typename T> $void flagged_load(T* target, const long long* words) {
+        """// loads the words of a value until all of them have flags, beginning with what was seen of them before
+template <typename T> $void flagged_load(T* target, const long long* words, const long long* peeked) {
   union { T value; unsigned bits[sizeof(T) / 4]; } held;
   #pragma unroll
   for (int i = 0; i < sizeof(T) / 4; ++i) {
-    unsigned long long word;
-    do asm volatile("ld.relaxed.gpu.u64 %0, [%1];" : "=l"(word) : "l"(words + i) : "memory");
-    while (!(word >> 32));
+    long long word = peeked[i];
+    while (!(word >> 32)) flagged_peek<1>(&word, words + i);
     held.bits[i] = (unsigned)word;
   }
   *target = held.value;
-}"""
+}
+template <typename T> $void flagged_load(T* target, const long long* words) {
+  const long long none[sizeof(T) / 4] = {};
+  flagged_load(target, words, none);
+}""",
+        ("flagged_peek",),
     ),
     "warp_index": DeviceFunction(
         """// the warp's index in its block; the shuffle tells the compiler that it is uniform in the warp

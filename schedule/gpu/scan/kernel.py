@@ -37,7 +37,7 @@ from ....ir.expr import (
     maximum,
     minimum,
 )
-from ....ir.gpu.flagged import FlaggedLoad, FlaggedStore, flagged_words
+from ....ir.gpu.flagged import MOST_PEEKED, FlaggedLoad, FlaggedPeek, FlaggedStore, flagged_words
 from ....ir.gpu.grid_barrier import GridBarrierArrive, GridBarrierWait
 from ....ir.rewrite import map_loads
 from ....ir.stmt import HardwareAxis, Kernel
@@ -262,23 +262,37 @@ class _ScanWriter:
     def _of_ctas_before(self, lines: _Lines, exchange: _Exchange, number: Expr) -> Buffer:
         """Return what the parts before part ``number`` combine to: those of the other CTAs, one of each."""
         s, w, others = self.s, self.w, self.s.ctas_per_line - 1
-        own = self._register("own", self.width)
+        own, count = self._register("own", self.width), -(-others // s.line_threads)
         with self._lines_of_thread() as v:
             w.store(own, (v,), self.how.identity[0])
-        with w.unrolled("part", -(-others // s.line_threads)) as n:
+
+        def part_of(n: Expr) -> tuple[Expr, Expr]:
+            """Return a part that the thread adds up, and whether it is there."""
             term = n * s.line_threads + lines.rank
             part = number + term - others
             exists = part >= 0 if others % s.line_threads == 0 else logical_and(term < others, part >= 0)
-            there = maximum(minimum(part, number - 1), index(0))  # no branch, so that all loads are under way at once
+            return maximum(minimum(part, number - 1), index(0)), exists
+
+        words, peeked = flagged_words(self.dtype), None
+        if s.look_back and self.p.along_rows and 1 < count * words <= MOST_PEEKED:
+            peeked = w.allocate("peeked", (count, self.width, words), int64, MemoryScope.REGISTER)
+            with w.unrolled("peek", count) as n:
+                there, exists = part_of(n)
+                with w.when(exists), self._lines_of_thread() as v:
+                    place = self._part(lines, v, there)
+                    w.emit(FlaggedPeek(peeked, (n, v, index(0)), exchange.parts, place, words))
+        with w.unrolled("part", count) as n:
+            there, exists = part_of(n)
             with self._lines_of_thread() as v:
                 place = self._part(lines, v, there)
                 if s.look_back:
+                    seen = () if peeked is None else (n, v, index(0))
                     awaited = self._register("awaited", 1)
                     w.store(awaited, (index(0),), self.how.identity[0])
                     with w.when(exists):
-                        w.emit(FlaggedLoad(awaited, (index(0),), exchange.parts, place))
+                        w.emit(FlaggedLoad(awaited, (index(0),), exchange.parts, place, peeked, seen))
                     value: Expr = Load(awaited, (index(0),))
-                else:
+                else:  # no branch, so that all loads are under way at once
                     value = Select(exists, Load(exchange.parts, place), self.how.identity[0])
                 w.store(own, (v,), self._combined(Load(own, (v,)), value))
         return self._of_line(lines, own, exchange.scratch)
