@@ -2,7 +2,7 @@
 the prior (sketch ``cuda_scatter_atomic``)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -33,16 +33,18 @@ MOST_COLUMNS = 16
 """Elements with the same terms, at most: of more, terms are whole rows that are better sorted first."""
 REGISTERS = 20
 """Registers for addresses and constants, roughly."""
-MOST_TOTALS_BYTES = 1 << 30
-"""Totals of all elements."""
-REDUCE_SECONDS = 10e-12
-"""How long all slices of L2 take for one reduction in global memory."""
-SLICES, LINE_BYTES = 96, 128
-"""Slices of L2, and what lies together in one of them."""
-SHARED_REDUCE_CYCLES = 0.25
-"""Cycles of a multiprocessor for a reduction in shared memory."""
-SAME_COPY_CYCLES = 4.0
-"""Cycles that reductions of one element in shared memory take, one after the other."""
+MOST_TOTALS_BYTES, MOST_CACHED_BYTES = 1 << 30, 16 << 20
+"""Totals of all elements, at most, and those that stay in L2."""
+REDUCE_SECONDS = 12e-12
+"""How long all slices of L2 take for a reduction in a sector of global memory."""
+SLICES, LINE_BYTES, SECTOR_BYTES = 96, 128, 32
+"""Slices of L2, what lies together in one of them, and what a reduction of neighbours takes at once."""
+SHARED_REDUCE_CYCLES = 0.2
+"""Cycles of a multiprocessor for a reduction in shared memory, for each 32 bits."""
+BUSY_THREADS = 512
+"""With fewer threads, a multiprocessor waits for them."""
+ALONE_THREADS = 128
+"""So many hide each other's latencies as one block does whose threads go from barrier to barrier."""
 PROMISING = 1.3
 """How many times as slow as the best estimate promising settings are at most."""
 
@@ -58,7 +60,7 @@ class AtomicScatterPlan(GpuPlan):
     @property
     def knobs(self) -> tuple[Knob, ...]:
         most = self.limits.shared_bytes_per_block
-        copies = tuple(n for n in (1, 2, 4, 8) if n * self._copy_bytes <= most)
+        copies = tuple(n for n in (1, 2, 4, 8) if n * self.copy_bytes <= most)
         return (
             Knob("threads", (256, 128, 512, 1024), "how many threads a block has"),
             Knob(
@@ -76,7 +78,7 @@ class AtomicScatterPlan(GpuPlan):
         )
 
     @property
-    def _copy_bytes(self) -> int:
+    def copy_bytes(self) -> int:
         """Bytes of a copy of the totals of a batch."""
         return self.problem.keys * self.problem.columns * len(self.how.copied) * self.how.copy_dtype.bytes
 
@@ -95,7 +97,7 @@ class AtomicScatterPlan(GpuPlan):
         vectors = self._numbers // width
         parts = self._parts(per_sm, vectors, threads)
         of_part = -(-vectors // parts)
-        shared, registers = copies * self._copy_bytes, REGISTERS + 2 * unroll * width
+        shared, registers = copies * self.copy_bytes, REGISTERS + 2 * unroll * width
         return AtomicScatterSizes(
             threads=threads,
             vector_width=width,
@@ -152,27 +154,31 @@ class AtomicScatterPlan(GpuPlan):
 
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
         p, s, device = self.problem, self.sizes(columns), gpu_peaks(self.target, peaks)
-        numbers, places = p.batches * self._numbers, p.batches * p.keys * p.columns
+        numbers, places = p.batches * self._numbers, p.keys * p.columns
         read = sum(e.dtype.bytes for e in {*loads_of(p.scatter.term), *loads_of(p.scatter.key)})
+        per_sm = np.minimum(s.resident, -(-s.blocks // device.multiprocessors))
+        waiting = np.maximum(1.0, BUSY_THREADS / (s.threads * np.maximum(per_sm, 1)))
+        cycles = max(SHARED_REDUCE_CYCLES * self.how.copy_dtype.bytes / 4, 1 / places) * waiting
         traffic = MemoryTraffic(
             blocks=s.blocks,
-            resident=s.resident,
+            resident=s.threads * np.maximum(per_sm, 1) / ALONE_THREADS,  # warps do not wait for each other
             memory_bytes=minimum_bytes(p.workload),
-            l2_bytes=numbers * read + s.blocks * s.shared_bytes / np.maximum(s.copies, 1),
+            l2_bytes=numbers * read,
             accesses=numbers / WARP_LANES * (2 + 2 / s.vector_width),
             rounds=s.trips,
+            shared_bytes=np.where(s.copies > 0, numbers * cycles * device.shared_bytes_per_cycle, 0.0),
             operations=flops(p.workload),
         )
-        lines = max(1.0, places * self.how.dtype.bytes / LINE_BYTES)
-        each = REDUCE_SECONDS * max(1.0, SLICES / lines)
-        own = np.maximum(
-            numbers / device.multiprocessors * SHARED_REDUCE_CYCLES,
-            numbers / places / np.maximum(s.blocks * s.copies, 1) * SAME_COPY_CYCLES,
-        )
-        joined = s.blocks / p.batches * places * each
-        reduced = np.where(s.copies == 0, numbers * each, device.seconds(1.0) * own + joined)
+        size = self.how.dtype.bytes
+        each = REDUCE_SECONDS * max(1.0, SLICES / max(1.0, p.batches * places * size / LINE_BYTES))
+        alone = numbers / p.columns * -(-p.columns * size // SECTOR_BYTES)
+        joined = s.blocks * (places * size / SECTOR_BYTES + 1)
+        reduced = each * np.where(s.copies == 0, alone, joined)
+        rate = device.l2_bytes_per_cycle * device.multiprocessors * device.clock_hz
+        if self.totals_bytes > MOST_CACHED_BYTES:
+            rate = device.memory_bytes_per_second
         launches = 1 if totals_are_output(p, self.how) else 2
-        others = launches * (device.launch_seconds + L2_SECONDS + self.totals_bytes / device.memory_bytes_per_second)
+        others = launches * (device.launch_seconds + L2_SECONDS + self.totals_bytes / rate)
         return np.asarray(memory_bound_seconds(device, traffic) + reduced + others, np.float64)
 
     def derive(self, columns: Columns) -> Derived:
@@ -189,6 +195,8 @@ def _plan(workload: Workload, target: Target) -> AtomicScatterPlan | None:
     if problem is None or how is None or problem.columns > MOST_COLUMNS:
         return None
     plan = AtomicScatterPlan(problem, how, target)
+    if plan.copy_bytes > plan.limits.shared_bytes_per_block:
+        plan = replace(plan, how=how.with_least_copies)
     return plan if plan.totals_bytes <= MOST_TOTALS_BYTES else None
 
 

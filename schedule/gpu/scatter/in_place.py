@@ -9,7 +9,7 @@ counted. (Kulisch: complete arithmetic; Demmel and Nguyen: indexed summation.)
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ....core.dtypes import DType, float32, float64, int32, int64
 from ....ir.build import Writer
@@ -48,6 +48,11 @@ class InPlaceReduction(ABC):
     @property
     def copied(self) -> range:
         return range(self.count)
+
+    @property
+    def with_least_copies(self) -> "InPlaceReduction":
+        """The same with copies of as few totals as there may be."""
+        return self
 
     @property
     def identity(self) -> Expr:
@@ -168,12 +173,14 @@ class ExactSum(InPlaceReduction):
     that are no infinity in its upper half.
 
     A sum of 64 bits has room for terms of ``bits`` bits. So the floats of a unit have one of ``step`` neighbouring
-    exponents, and so far apart are those of neighbouring units.
+    exponents, and so far apart are those of neighbouring units. Copies are of the unit that most floats belong to, and
+    of ``copied_beside`` units on either side of it.
     """
 
     terms: int
     floats: _Floats
     result_dtype: DType
+    copied_beside: int = 1
 
     @property
     def dtype(self) -> DType:
@@ -206,8 +213,12 @@ class ExactSum(InPlaceReduction):
 
     @property
     def copied(self) -> range:
-        n = self.units.index(self.common)
-        return range(max(n - 1, 0), min(n + 2, len(self.units)))
+        n, beside = self.units.index(self.common), self.copied_beside
+        return range(max(n - beside, 0), min(n + beside + 1, len(self.units)))
+
+    @property
+    def with_least_copies(self) -> "ExactSum":
+        return replace(self, copied_beside=0)
 
     def _least(self, unit: int) -> float:
         """Return the least float whose last bit is of a unit at least."""

@@ -260,3 +260,15 @@ def test_counts_are_the_output_itself() -> None:
             kernel = finish(ATOMIC.lower(workload, H200, schedule), H200)
             assert len(kernel.launches) == launches
             np.testing.assert_array_equal(interpret(kernel, {"I": place})["G"], wanted)
+
+
+def test_copies_of_many_elements_are_of_one_unit() -> None:
+    """Other floats, such as 1000, are added in global memory. A setting has no copies where not even those fit."""
+    place = np.random.default_rng(4).integers(0, 20_000, 3000, np.int32)
+    values = np.where(np.arange(3000) % 3 > 0, np.float32(0.1), np.float32(1000.3))
+    text = SUM.format(3000, 20_000, "float32", "D[i]")
+    wanted = np.bincount(place, values.astype(np.float64), 20_000).astype(np.float32)
+    np.testing.assert_array_equal(_reduced(text, {"I": place, "D": values}, copies=1, threads=256), wanted)
+    for elements, most in ((2000, 4), (20_000, 1), (50_000, 0)):
+        space = ATOMIC.space(parse_workload(SUM.format(3000, elements, "float32", "D[i]")), H200, policy=WHOLE)
+        assert space.column("copies").max() == most
