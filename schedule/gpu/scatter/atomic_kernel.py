@@ -5,7 +5,8 @@
     Y[key] = epilogue(totals[key])                                          # a launch of its own
 
 Where ``copies`` is not 0, a block reduces into so many copies of the totals in shared memory, which its warps share,
-and then all copies into those in global memory. Where the totals are what is stored, they are the output, and there is
+and then all copies into those in global memory. Blocks may have a part of the elements each, and then leave terms of
+others to those that load the same terms. Where the totals are what is stored, they are the output, and there is
 no last launch.
 """
 
@@ -44,10 +45,11 @@ PREFETCHED_BYTES, MOST_PREFETCHED_BYTES = 16 << 10, 16 << 20
 class AtomicScatterSizes:
     """What a setting of the knobs implies; columns for a space, plain ints for one setting.
 
-    ``threads``, ``vector_width``, ``unroll``, ``ctas_per_sm`` and ``copies`` are the knobs. ``parts``: blocks that
-    share the terms of a batch. ``blocks``: blocks of the launch that reduces. ``trips``: how often a thread loads
-    ``unroll`` vectors. ``registers``: registers of a thread, roughly. ``shared_bytes``: shared memory of a block.
-    ``resident``: how many blocks a multiprocessor runs at once.
+    ``threads``, ``vector_width``, ``unroll``, ``ctas_per_sm``, ``copies`` and ``key_parts`` are the knobs. ``keys``:
+    elements along the keys that a block has. ``parts``: into how many parts the terms of a batch are cut. ``blocks``:
+    blocks of the launch that reduces. ``trips``: how often a thread loads ``unroll`` vectors. ``registers``: registers
+    of a thread, roughly. ``shared_bytes``: shared memory of a block. ``resident``: how many blocks a multiprocessor
+    runs at once.
     """
 
     threads: Size
@@ -55,6 +57,8 @@ class AtomicScatterSizes:
     unroll: Size
     ctas_per_sm: Size
     copies: Size
+    key_parts: Size
+    keys: Size
     parts: Size
     blocks: Size
     trips: Size
@@ -136,18 +140,20 @@ class _AtomicKernelWriter:
         axes = [("block", s.blocks, HardwareAxis.GRID_X), ("thread", s.threads, HardwareAxis.THREAD)]
         loads = TermLoads(w, p, s, p.accumulation.accumulator_dtype)
         with w.launch(KERNEL_NAME, axes, min_blocks=s.ctas_per_sm) as (block, thread):
-            batch, part = block // s.parts, block % s.parts
+            batch, part = block // (s.parts * s.key_parts), block // s.key_parts % s.parts
+            first_key = block % s.key_parts * s.keys
             copies = self._new_copies(thread) if s.copies else None
             with w.loop("trip", s.trips) as trip:
                 keys, values = loads.load(batch, part, trip, thread)
                 with w.unrolled("u", s.unroll) as u, w.unrolled("lane", s.vector_width) as lane:
                     at = loads.at_lane(loads.at(batch, part, trip, thread, u), lane)
                     number = Cast(Load(keys, (u, lane)), INDEX)
-                    with w.when(number >= 0):
+                    with w.when(number >= first_key, number < first_key + s.keys if s.key_parts > 1 else None):
                         key, value = loads.inside(number), Load(values, (u, lane))
-                        self._reduce_term(value, {**at, **axis_indices(key, p.scatter.keys)}, key, copies, thread)
+                        here = {**at, **axis_indices(key, p.scatter.keys)}
+                        self._reduce_term(value, here, key - first_key, copies, thread)
             if copies is not None:
-                self._join_copies(copies, batch, thread)
+                self._join_copies(copies, batch, first_key, thread)
 
     def _reduce_term(
         self, value: Expr, here: Mapping[str, Expr], key: Expr, copies: Buffer | None, thread: Expr
@@ -161,7 +167,7 @@ class _AtomicKernelWriter:
             if copies is None:
                 self._reduce_total(self._at(number, here), term)
                 return
-            place = ((number - copied.start) * self.p.keys + key) * self.p.columns + column
+            place = ((number - copied.start) * self.s.keys + key) * self.p.columns + column
             inside = all_of(number >= copied.start, number < copied.stop)
             with w.when(inside):
                 copy = thread // WARP_LANES % self.s.copies
@@ -172,16 +178,16 @@ class _AtomicKernelWriter:
         self.how.reduce(self.w, value, reduce)
 
     def _new_copies(self, thread: Expr) -> Buffer:
-        """Return copies of the totals of a batch in shared memory, without any term yet."""
+        """Return copies of the totals of a block's elements in shared memory, without any term yet."""
         w, s = self.w, self.s
-        count = len(self.how.copied) * self.p.keys * self.p.columns
+        count = len(self.how.copied) * s.keys * self.p.columns
         copies = w.allocate("copies", (s.copies, count), self.how.copy_dtype, MemoryScope.SHARED)
         with w.shared_out("place", count, s.threads, thread) as place, w.unrolled("copy", s.copies) as copy:
             w.store(copies, (copy, minimum(place, index(count - 1))), cast(self.how.identity, copies.dtype))
         w.barrier()
         return copies
 
-    def _join_copies(self, copies: Buffer, batch: Expr, thread: Expr) -> None:
+    def _join_copies(self, copies: Buffer, batch: Expr, first_key: Expr, thread: Expr) -> None:
         """Reduce the totals in global memory with those of the copies that any term has changed."""
         w, s, p, scatter = self.w, self.s, self.p, self.p.scatter
         w.barrier()
@@ -191,14 +197,15 @@ class _AtomicKernelWriter:
             w.store(total, (), Load(copies, (index(0), here)))
             for other in range(1, s.copies):
                 w.store(total, (), Binary(self.how.op, Load(total, ()), Load(copies, (index(other), here))))
-            key, column = here // p.columns % p.keys, here % p.columns
+            key, column = first_key + here // p.columns % s.keys, here % p.columns
+            exists = key < p.keys if s.keys * s.key_parts > p.keys else None
             of = {
                 **axis_indices(batch, scatter.batch),
-                **axis_indices(key, scatter.keys),
+                **axis_indices(within(key, p.keys), scatter.keys),
                 **axis_indices(column, scatter.rest),
             }
-            number = here // (p.columns * p.keys) + self.how.copied.start
-            with w.when(not_equal(Load(total, ()), cast(self.how.identity, copies.dtype))):
+            number = here // (p.columns * s.keys) + self.how.copied.start
+            with w.when(exists, not_equal(Load(total, ()), cast(self.how.identity, copies.dtype))):
                 self._reduce_total(self._at(number, of), Load(total, ()))
 
     def _reduce_total(self, at: tuple[Expr, ...], value: Expr) -> None:

@@ -31,6 +31,8 @@ from .term_loads import vector_extent
 
 MOST_COLUMNS = 16
 """Elements with the same terms, at most: of more, terms are whole rows that are better sorted first."""
+KEY_PARTS, LEAST_KEYS = (1, 2, 4, 8), 4096
+"""Into how many parts elements may be cut, of so many each at least."""
 REGISTERS = 20
 """Registers for addresses and constants, roughly."""
 MOST_TOTALS_BYTES, MOST_CACHED_BYTES = 1 << 30, 16 << 20
@@ -45,8 +47,9 @@ BUSY_THREADS = 512
 """With fewer threads, a multiprocessor waits for them."""
 ALONE_THREADS = 128
 """So many hide each other's latencies as one block does whose threads go from barrier to barrier."""
-PROMISING = 1.3
-"""How many times as slow as the best estimate promising settings are at most."""
+PROMISING, FAR = 1.3, 3.0
+"""How many times as slow as the best estimate of their kind promising settings are at most, and how many times as slow
+as the best estimate of all that may be."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,9 @@ class AtomicScatterPlan(GpuPlan):
     @property
     def knobs(self) -> tuple[Knob, ...]:
         most = self.limits.shared_bytes_per_block
-        copies = tuple(n for n in (1, 2, 4, 8) if n * self.copy_bytes <= most)
+        parts = tuple(n for n in KEY_PARTS if n * LEAST_KEYS <= self.problem.keys or n == 1)
+        least = self.copy_bytes(np.asarray(parts[-1:])).min()
+        copies = tuple(n for n in (1, 2, 4, 8) if n * least <= most)
         return (
             Knob("threads", (256, 128, 512, 1024), "how many threads a block has"),
             Knob(
@@ -75,12 +80,13 @@ class AtomicScatterPlan(GpuPlan):
                 "how many blocks a multiprocessor has at most, among which terms are shared",
             ),
             Knob("copies", (0, *copies), "how many copies of the totals a block has in shared memory; 0: none"),
+            Knob("key_parts", parts, "how many ranges the elements are cut into, each of which a block has copies of"),
         )
 
-    @property
-    def copy_bytes(self) -> int:
-        """Bytes of a copy of the totals of a batch."""
-        return self.problem.keys * self.problem.columns * len(self.how.copied) * self.how.copy_dtype.bytes
+    def copy_bytes(self, key_parts: Ints) -> Ints:
+        """Return the bytes of a copy of the totals of a batch, or of a part of its elements."""
+        keys: Ints = -(-self.problem.keys // key_parts)
+        return keys * (self.problem.columns * len(self.how.copied) * self.how.copy_dtype.bytes)
 
     @property
     def totals_bytes(self) -> int:
@@ -93,38 +99,44 @@ class AtomicScatterPlan(GpuPlan):
         return self.problem.terms * self.problem.columns
 
     def sizes(self, columns: Columns) -> AtomicScatterSizes:
-        threads, width, unroll, per_sm, copies = (columns.ints(k.name) for k in self.knobs)
+        threads, width, unroll, per_sm, copies, key_parts = (columns.ints(k.name) for k in self.knobs)
         vectors = self._numbers // width
-        parts = self._parts(per_sm, vectors, threads)
+        parts = self._parts(per_sm, key_parts, vectors, threads)
         of_part = -(-vectors // parts)
-        shared, registers = copies * self.copy_bytes, REGISTERS + 2 * unroll * width
+        shared, registers = copies * self.copy_bytes(key_parts), REGISTERS + 2 * unroll * width
         return AtomicScatterSizes(
             threads=threads,
             vector_width=width,
             unroll=unroll,
             ctas_per_sm=per_sm,
             copies=copies,
+            key_parts=key_parts,
+            keys=-(-self.problem.keys // key_parts),
             parts=parts,
-            blocks=self.problem.batches * parts,
+            blocks=self.problem.batches * parts * key_parts,
             trips=-(-of_part // (threads * unroll)),
             registers=registers,
             shared_bytes=shared,
             resident=self.limits.resident_blocks(threads, registers, shared),
         )
 
-    def _parts(self, per_sm: Ints, vectors: Ints, threads: Ints) -> Ints:
-        """Return how many blocks share the numbers of a batch: as many as fill the device with all batches, if these
-        have a vector for each thread."""
-        wanted = -(-per_sm * self.target.threads // self.problem.batches)
+    def _parts(self, per_sm: Ints, key_parts: Ints, vectors: Ints, threads: Ints) -> Ints:
+        """Return into how many parts the numbers of a batch are cut: as many as fill the device with all batches and
+        parts of elements, if each has a vector for each thread."""
+        wanted = -(-per_sm * self.target.threads // (self.problem.batches * key_parts))
         parts: Ints = np.minimum(wanted, -(-vectors // threads))
         return parts
+
+    def _own_keys(self, c: Columns) -> Ints:
+        keys: Ints = -(-self.problem.keys // c.ints("key_parts"))
+        return keys
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
         def has_more_parts(c: Columns) -> Bools:
-            per_sm, threads = c.ints("ctas_per_sm"), c.ints("threads")
+            per_sm, key_parts, threads = c.ints("ctas_per_sm"), c.ints("key_parts"), c.ints("threads")
             vectors = self._numbers // c.ints("vector_width")
-            parts, fewer = (self._parts(n, vectors, threads) for n in (per_sm, per_sm // 2))
+            parts, fewer = (self._parts(n, key_parts, vectors, threads) for n in (per_sm, per_sm // 2))
             found: Bools = (per_sm == 1) | (parts > fewer)
             return found
 
@@ -136,7 +148,7 @@ class AtomicScatterPlan(GpuPlan):
             ),
             Constraint(
                 "more ctas_per_sm cut the terms into more parts",
-                ("threads", "vector_width", "ctas_per_sm"),
+                ("threads", "vector_width", "ctas_per_sm", "key_parts"),
                 has_more_parts,
             ),
             Constraint(
@@ -144,12 +156,22 @@ class AtomicScatterPlan(GpuPlan):
                 ("threads", "copies"),
                 lambda c: c.ints("copies") * WARP_LANES <= c.ints("threads"),
             ),
+            Constraint(
+                "blocks have a part of the elements, none of which is empty, where they have copies",
+                ("copies", "key_parts"),
+                lambda c: (
+                    (c.ints("key_parts") == 1)
+                    | ((c.ints("copies") > 0) & ((c.ints("key_parts") - 1) * self._own_keys(c) < self.problem.keys))
+                ),
+            ),
             *self.launch_rules(self.limits.shared_bytes_per_block),
         )
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
-        seconds = self.prior_seconds(columns, peaks)
-        found: Bools = seconds <= PROMISING * seconds.min(initial=np.inf)
+        """The best settings with copies and without them, where neither are far slower."""
+        seconds, has_copies = self.prior_seconds(columns, peaks), columns.ints("copies") > 0
+        best = np.where(has_copies, *(seconds.min(where=kind, initial=np.inf) for kind in (has_copies, ~has_copies)))
+        found: Bools = (seconds <= PROMISING * best) & (best <= FAR * seconds.min(initial=np.inf))
         return found
 
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
@@ -163,8 +185,8 @@ class AtomicScatterPlan(GpuPlan):
             blocks=s.blocks,
             resident=s.threads * np.maximum(per_sm, 1) / ALONE_THREADS,  # warps do not wait for each other
             memory_bytes=minimum_bytes(p.workload),
-            l2_bytes=numbers * read,
-            accesses=numbers / WARP_LANES * (2 + 2 / s.vector_width),
+            l2_bytes=numbers * read * s.key_parts,
+            accesses=numbers / WARP_LANES * (2 + 2 / s.vector_width) * s.key_parts,
             rounds=s.trips,
             shared_bytes=np.where(s.copies > 0, numbers * cycles * device.shared_bytes_per_cycle, 0.0),
             operations=flops(p.workload),
@@ -172,7 +194,8 @@ class AtomicScatterPlan(GpuPlan):
         size = self.how.dtype.bytes
         each = REDUCE_SECONDS * max(1.0, SLICES / max(1.0, p.batches * places * size / LINE_BYTES))
         alone = numbers / p.columns * -(-p.columns * size // SECTOR_BYTES)
-        joined = s.blocks * (places * size / SECTOR_BYTES + 1)
+        own = s.keys * p.columns * size / SECTOR_BYTES + 1
+        joined = s.blocks * own * (1 - np.exp(-numbers / s.blocks / own))  # those that any term has changed
         reduced = each * np.where(s.copies == 0, alone, joined)
         rate = device.l2_bytes_per_cycle * device.multiprocessors * device.clock_hz
         if self.totals_bytes > MOST_CACHED_BYTES:
@@ -195,7 +218,7 @@ def _plan(workload: Workload, target: Target) -> AtomicScatterPlan | None:
     if problem is None or how is None or problem.columns > MOST_COLUMNS:
         return None
     plan = AtomicScatterPlan(problem, how, target)
-    if plan.copy_bytes > plan.limits.shared_bytes_per_block:
+    if plan.copy_bytes(np.ones(1, np.int64))[0] > plan.limits.shared_bytes_per_block:
         plan = replace(plan, how=how.with_least_copies)
     return plan if plan.totals_bytes <= MOST_TOTALS_BYTES else None
 

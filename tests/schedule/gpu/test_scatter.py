@@ -262,13 +262,24 @@ def test_counts_are_the_output_itself() -> None:
             np.testing.assert_array_equal(interpret(kernel, {"I": place})["G"], wanted)
 
 
-def test_copies_of_many_elements_are_of_one_unit() -> None:
-    """Other floats, such as 1000, are added in global memory. A setting has no copies where not even those fit."""
-    place = np.random.default_rng(4).integers(0, 20_000, 3000, np.int32)
-    values = np.where(np.arange(3000) % 3 > 0, np.float32(0.1), np.float32(1000.3))
-    text = SUM.format(3000, 20_000, "float32", "D[i]")
-    wanted = np.bincount(place, values.astype(np.float64), 20_000).astype(np.float32)
-    np.testing.assert_array_equal(_reduced(text, {"I": place, "D": values}, copies=1, threads=256), wanted)
-    for elements, most in ((2000, 4), (20_000, 1), (50_000, 0)):
+@pytest.mark.parametrize("key_parts", [1, 4])
+def test_copies_of_many_elements_are_of_one_unit(key_parts: int) -> None:
+    """Other floats, such as 1000, are added in global memory. Blocks may have a part of the elements."""
+    draw, elements = np.random.default_rng(4), 19_999
+    place, values = draw.integers(-1, elements + 1, 3000, np.int32), np.full(3000, 0.1, np.float32)
+    values[::3], place[::7], values[:2], place[:2] = 1000.3, elements - 1, -np.inf, 7
+    inside = (place >= 0) & (place < elements)
+    wanted = np.zeros(elements)
+    np.add.at(wanted, place[inside], values[inside])
+    text = SUM.format(3000, elements, "float32", "D[i]")
+    got = _reduced(text, {"I": place, "D": values}, copies=1, threads=256, key_parts=key_parts)
+    np.testing.assert_array_equal(got, wanted.astype(np.float32))
+
+
+def test_how_many_copies_fit() -> None:
+    """Where not even those of a part of the elements do, all terms are reduced in global memory."""
+    for elements, most in ((2000, 4), (9000, 2), (20_000, 4), (400_000, 0)):
         space = ATOMIC.space(parse_workload(SUM.format(3000, elements, "float32", "D[i]")), H200, policy=WHOLE)
         assert space.column("copies").max() == most
+        alone = space.column("copies") == 0
+        assert alone.any() and (space.column("key_parts")[alone] == 1).all()
