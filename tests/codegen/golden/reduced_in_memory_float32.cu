@@ -34,11 +34,11 @@ static __device__ __forceinline__ void atomic_min(float* to, float x) {
 
 extern "C" __global__ void __launch_bounds__(2) tw_start(
     float* __restrict__ O) {
-  const int n = threadIdx.x;
+  const int row = threadIdx.x;
   griddepcontrol_launch_dependents();
   griddepcontrol_wait();
   for (int c = 0; c < 16; ++c) {
-    O[n * 16 + c] = 3.0f;
+    O[row * 16 + c] = 3.0f;
   }
 }
 

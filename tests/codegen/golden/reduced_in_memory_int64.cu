@@ -46,11 +46,11 @@ static __device__ __forceinline__ void atomic_min(float* to, float x) {
 
 extern "C" __global__ void __launch_bounds__(3) tw_start(
     long long* __restrict__ O) {
-  const int n = threadIdx.x;
+  const int row = threadIdx.x;
   griddepcontrol_launch_dependents();
   griddepcontrol_wait();
   for (int c = 0; c < 16; ++c) {
-    O[n * 16 + c] = 3;
+    O[row * 16 + c] = 3;
   }
 }
 
