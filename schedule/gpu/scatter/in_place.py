@@ -12,10 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ....core.dtypes import DType, float32, float64, int32, int64
+from ....ir.buffer import MemoryScope
 from ....ir.build import Writer
 from ....ir.expr import BinaryOp, Cast, Const, Expr, Load, Select, Unary, UnaryOp, const, index, logical_and
 from ....ir.simplify import simplify
-from ....te.functions import cast, equal, negated, not_equal
+from ....te.functions import cast, equal, negated, not_equal, within
 from ...problems.scatter import ScatterProblem
 from ...tile.accumulation import Accumulation
 
@@ -238,16 +239,21 @@ class ExactSum(InPlaceReduction):
                 self._reduce_rare(w, value, size, reduce)
 
     def _reduce_rare(self, w: Writer, value: Expr, size: Expr, reduce: Reduce) -> None:
-        number: Expr = index(0)
-        scale: Expr = const(2.0 ** -self.units[0], float64)
-        for n, unit in enumerate(self.units[1:], 1):
-            belongs = size >= self._least(unit)
-            number = Select(belongs, index(n), number)
-            scale = Select(belongs, const(2.0**-unit, float64), scale)
+        """The unit is found by halving: floats that belong beyond the middle are scaled by so many steps."""
         infinity = const(float("inf"), value.dtype)
         if len(self.units) > 1:
             with w.when(size < infinity):
-                reduce(number, Cast(Cast(value, float64) * scale, int64))
+                scaled = w.allocate("scaled", (), float64, MemoryScope.REGISTER)
+                number = w.allocate("number", (), int32, MemoryScope.REGISTER)
+                w.store(scaled, (), Cast(value, float64))
+                w.store(number, (), const(0, int32))
+                for power in reversed(range((len(self.units) - 1).bit_length())):
+                    steps, now = 1 << power, Load(scaled, ())
+                    with w.when(Unary(UnaryOp.ABS, now) >= self._least(self.units[0] + steps * self.step)):
+                        w.store(scaled, (), now * 2.0 ** -(steps * self.step))
+                        w.store(number, (), Load(number, ()) + const(steps, int32))
+                whole = Cast(Load(scaled, ()) * 2.0 ** -self.units[0], int64)
+                reduce(within(Load(number, ()), len(self.units)), whole)
         if not self.floats.finite:
             with w.when(negated(size < infinity)):
                 low = Select(equal(value, -infinity), const(0, int64), const(1, int64))
