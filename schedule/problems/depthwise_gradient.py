@@ -6,6 +6,7 @@ from math import prod
 
 from ...core.dtypes import DType, float32
 from ...ir.expr import Binary, BinaryOp, Cast, Const, Expr, Load, Select, conjunction, const
+from ...ir.gpu.mma import WARP_MMA_ATOMS, MmaAtom
 from ...ir.rewrite import loads_of
 from ...te.functions import cast
 from ...te.workload import Axis, Stage, Workload
@@ -19,6 +20,11 @@ MOST_TAPS = 64
 """Taps of a filter, at most: a thread has an accumulator for each."""
 WIDEST_BYTES = 4
 """Bytes of an element, at most."""
+
+
+MMA_ROWS, MOST_MMA_ROWS, MOST_MMA_COLUMNS = 8, 9, 16
+"""Rows of the gradient that a matrix instruction has, and the most rows of a filter in which they meet sixteen rows of
+the image; the most columns of a filter, each of which has accumulators."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +86,18 @@ class DepthwiseGradient(WindowReduction):
     def accumulator_dtype(self) -> DType:
         """The dtype in which the products are summed."""
         return self.reduction.tensor.dtype
+
+    @property
+    def atom(self) -> MmaAtom | None:
+        """The matrix instruction that multiplies rows of the image and of the gradient; None where there is none.
+        Columns are neighbours in memory, and windows move by one pixel over neighbouring ones."""
+        moves = {(w.stride, w.dilation) for w in (self.height, self.width)}
+        rows, columns = self.height.window_points, self.width.window_points
+        fits = 2 <= rows <= MOST_MMA_ROWS and 2 <= columns <= MOST_MMA_COLUMNS
+        if self.channels_last or moves != {(1, 1)} or not fits:
+            return None
+        dtypes = {m.load.dtype for m in self.loads}
+        return next((a for a in WARP_MMA_ATOMS.values() if dtypes == {a.operand} and a.operand.bits == 16), None)
 
     def product(self, pixel: Expr, gradient: Expr) -> Expr:
         """Return what a pixel of the image and one of the gradient add to a tap."""

@@ -22,7 +22,7 @@ from ...tile.delinearize import axis_indices
 from ...tile.names import FreshNameWriter
 from ..block_reduce import combine_in_order, combine_of
 from ..launch_axes import warp_axes
-from ..warp_reduce_scatter import warp_reduce_scatter
+from .mma_tiles import COLUMN_LANES, MmaTileWriter
 from .tiles import COLUMN_TILE, ROW_TILE, DepthwiseGradientSizes, TileWriter
 
 LAST_X, LAST_Y = 32, 16
@@ -39,9 +39,11 @@ class _DepthwiseGradientWriter:
         self.problem, self.s = problem, sizes
         self.w = FreshNameWriter(problem.names)
         self.dtype = problem.accumulator_dtype
-        tile = {problem.height.axis: sizes.tile_h, problem.width.axis: sizes.tile_w}
-        tiles = zip((ROW_TILE, COLUMN_TILE), tile.items(), strict=True)
-        self.tile_axes = [*problem.image_axes, *(Axis(name, -(-axis.extent // n)) for name, (axis, n) in tiles)]
+        rows, columns = problem.height.axis.extent, problem.width.axis.extent
+        lanes = COLUMN_LANES if sizes.mma else 1
+        tiles = -(-rows // sizes.tile_h), -(-columns // (lanes * sizes.tile_w))
+        self.tile_axes = [*problem.image_axes, Axis(ROW_TILE, tiles[0]), Axis(COLUMN_TILE, tiles[1])]
+        self.lane_axes = [*self.tile_axes[:-1], Axis(COLUMN_TILE, tiles[1] * lanes)]
         *others, last = problem.channel_axes
         self.vector_axes = [*others, Axis(last.name, last.extent // sizes.vector_width)]
         self.warps = sizes.threads // WARP_LANES
@@ -61,44 +63,34 @@ class _DepthwiseGradientWriter:
         axes = warp_axes(s.blocks, self.warps, block="cta")
         with w.launch(KERNEL_NAME, axes, min_blocks=s.ctas_per_sm) as (cta, warp, lane):
             block, split = cta % s.channel_blocks, cta // s.channel_blocks
-            across = WARP_LANES // s.threads_x
-            own = warp * across + lane // s.threads_x
+            own = warp if s.mma else warp * (WARP_LANES // s.threads_x) + lane // s.threads_x
             first = block * s.threads_x
-            vector = first + lane % s.threads_x
+            vector = first if s.threads_x == 1 else first + lane % s.threads_x
             vectors = problem.channels // s.vector_width
-            acc = w.allocate("acc", (problem.taps * s.vector_width,), self.dtype, MemoryScope.REGISTER)
-            with w.unrolled("zero", acc.shape[0]) as n:
-                w.store(acc, (n,), const(0, self.dtype))
-            tiles = TileWriter(problem, s, w, [*self.tile_axes, *problem.channel_axes])
+            writer = MmaTileWriter if s.mma else TileWriter
+            tiles = writer(problem, s, w, [*self.lane_axes, *problem.channel_axes])
             with w.loop("round", s.rounds) as number:
-                of_block = s.threads // s.threads_x
-                tile = (number * s.splits + split) * of_block + own
-                exact = s.rounds * s.splits * of_block == s.tiles
+                tile = (number * s.splits + split) * s.block_tiles + own
+                exact = s.rounds * s.splits * s.block_tiles == s.tiles
                 here = [] if exact else [tile < s.tiles]
                 here += [vector < vectors] if vectors % s.threads_x else []
                 with w.when(*here):
-                    tiles.multiply({**axis_indices(tile, self.tile_axes), **self._channels_at(vector)}, acc)
-            self._add_up(acc, warp, lane, first, partials, split)
+                    tiles.multiply({**axis_indices(tile, self.tile_axes), **self._channels_at(vector)}, lane)
+            of_warp = (problem.taps * s.vector_width, s.threads_x)
+            shared = w.allocate("of_warps", (self.warps, *of_warp), self.dtype, MemoryScope.SHARED)
+            tiles.leave(shared, warp, lane)
+            w.barrier()
+            self._add_up(shared, warp * WARP_LANES + lane, first, partials, split)
 
     def _channels_at(self, vector: Expr) -> dict[str, Expr]:
         """Return the axes of the channels at the first channel of a vector."""
         at, last = dict(axis_indices(vector, self.vector_axes)), self.vector_axes[-1].name
         return {**at, last: at[last] * self.s.vector_width}
 
-    def _add_up(self, acc: Buffer, warp: Expr, lane: Expr, first: Expr, partials: Buffer | None, split: Expr) -> None:
-        """Add up the accumulators of all threads, and store the sums of the channels from vector ``first`` on."""
+    def _add_up(self, shared: Buffer, thread: Expr, first: Expr, partials: Buffer | None, split: Expr) -> None:
+        """Add up what the warps left, and store the sums of the channels from vector ``first`` on."""
         w, s, problem = self.w, self.s, self.problem
-        (count,), side = acc.shape, s.threads_x
-        shared = w.allocate("of_warps", (self.warps, count, side), self.dtype, MemoryScope.SHARED)
-        if side < WARP_LANES:
-            for left in warp_reduce_scatter(w, acc, lane, side):
-                with w.when(left.owns):
-                    w.store(shared, (warp, left.number, lane % side), Load(acc, (index(left.register),)))
-        else:
-            with w.unrolled("number", count) as n:
-                w.store(shared, (warp, n, lane), Load(acc, (n,)))
-        w.barrier()
-        thread, columns = warp * WARP_LANES + lane, side * s.vector_width
+        columns = s.threads_x * s.vector_width
         with w.shared_out("result", problem.taps * columns, s.threads, thread) as number:
             tap, column = number // columns, number % columns
             channel = first * s.vector_width + column

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from tests.schedule.gpu.tiles import (
@@ -12,6 +13,7 @@ from tests.schedule.gpu.tiles import (
     legal_schedule_of,
 )
 from tilewright.codegen.lowering import build
+from tilewright.core.streams import stream
 from tilewright.ir.stmt import Launch, walk_statements
 from tilewright.schedule.defaults import default_schedule
 from tilewright.schedule.gpu.depthwise_gradient.space import CUDA_DEPTHWISE_WGRAD as SKETCH
@@ -101,6 +103,36 @@ def test_what_beyond_the_last_tile_and_channel_is_adds_nothing(last: bool) -> No
     assert_schedule_agrees(SKETCH, workload, schedule)
 
 
+@pytest.mark.parametrize("case", ["padded, columns last", "3 x 5", "odd rows", "many columns", "nine rows"])
+def test_matrix_instructions_multiply_rows(case: str) -> None:
+    """Also where rows of images are no whole vectors, where tiles reach beyond the last row and column, and where
+    several warps have tiles of one channel."""
+    cases = {
+        "many columns": lambda: gradient(17, 36, 2, (7, 7), padding=3, last=False, images=3, dtype="bfloat16"),
+        "nine rows": lambda: gradient(16, 16, 2, (9, 2), last=False),
+    }
+    workload = (CASES | cases)[case]()
+    space = SKETCH.space(workload, H200, policy=EVERY_LEGAL)
+    rows = np.flatnonzero(space.column("mma") == 1)
+    assert len(rows) >= 16
+    for row in stream(1, "rows").permutation(rows)[:3]:
+        assert_schedule_agrees(SKETCH, workload, space.schedule(int(row)))
+
+
+def test_no_matrix_instruction_takes_other_windows() -> None:
+    taken = gradient(8, 16, 4, padding=1, last=False)
+    others = [
+        gradient(),
+        gradient(last=False, dtype="float32"),
+        gradient(last=False, stride=2),
+        gradient(last=False, dilation=2),
+        gradient(9, 9, 2, (10, 3), last=False),
+        gradient(9, 9, 2, (1, 3), last=False),
+    ]
+    names = [{knob.name for knob in SKETCH.space(w, H200).knobs} for w in (taken, *others)]
+    assert ["mma" in n for n in names] == [True, *[False] * len(others)]
+
+
 @pytest.mark.parametrize(("images", "launches"), [(1, 1), (64, 2)])
 def test_a_second_launch_adds_up_what_several_blocks_have(images: int, launches: int) -> None:
     workload = gradient(images=images)
@@ -133,3 +165,14 @@ def test_default_kernels_keep_to_registers(size: int, channels: int, kernel: int
     assert schedule.sketch == SKETCH.name
     resources = build(workload, H200, schedule).resources
     assert all((r.spill_bytes, r.stack_bytes) == (0, 0) for r in resources.values())
+
+
+@pytest.mark.parametrize("tile_w", [4, 8])
+def test_kernels_of_matrix_instructions_keep_to_registers(tile_w: int) -> None:
+    workload = gradient(56, 56, 96, (7, 7), padding=3, last=False, images=32)
+    for ctas_per_sm in (4, 5, 6):
+        schedule = legal_schedule_of(
+            SKETCH, workload, mma=1, tile_w=tile_w, tile_h=56, ctas_per_sm=ctas_per_sm - tile_w // 8
+        )
+        resources = build(workload, H200, schedule).resources
+        assert all((r.spill_bytes, r.stack_bytes) == (0, 0) for r in resources.values())
