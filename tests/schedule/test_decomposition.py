@@ -193,10 +193,10 @@ WORKLOADS: dict[str, Callable[[], Workload]] = {
         "select((x + 1 - r) % 2 == 0 and x + 1 >= r and (x + 1 - r) // 2 < 5, D[n, (x + 1 - r) // 2, k], 0.0) "
         "* W[k, r, c]"
     ),
-    "gradient towards depthwise filters": lambda: parse_workload(
+    "displaced differences": lambda: parse_workload(
         "D: float16[3, 6, 6, 16]\nX: float16[3, 6, 6, 16]\nG[c, r < 3, s < 3] = sum over n < 3, y < 6, x < 6 of "
-        "float32(D[n, y, x, c]) * select(y + r >= 1 and x + s >= 1 and y + r < 7 and x + s < 7, "
-        "float32(X[n, y + r - 1, x + s - 1, c]), 0.0)"
+        "abs(float32(D[n, y, x, c]) - select(y + r >= 1 and x + s >= 1 and y + r < 7 and x + s < 7, "
+        "float32(X[n, y + r - 1, x + s - 1, c]), 0.0))"
     ),
     "groups": _image(2, 8, "float32", "NHWC", groups=2, dilation=2),
     **{name: partial(parse_workload, text) for name, text in DECAYED.items()},
@@ -343,7 +343,7 @@ def test_sums_of_neighbours_along_one_axis_are_windows_with_their_axes_in_the_or
     """The rows of images are summed up first, those of all places of a filter at once."""
     text = (
         "D: float16[4, 28, 28, 16]\nX: float16[4, 30, 30, 16]\nG[c, r < 3, s < 3] = sum over n < 4, y < 28, x < 28 of "
-        "float32(D[n, y, x, c]) * float32(X[n, y + r, x + s, c])"
+        "abs(float32(D[n, y, x, c]) - float32(X[n, y + r, x + s, c]))"
     )
     (partial, *_), *_ = (steps for _, steps in decompositions(parse_workload(text), _has_class))
     assert partial.output_buffers[0].shape == (4, 28, 3, 3, 16)
