@@ -59,6 +59,15 @@ class Depthwise:
         return self.height.window_points
 
     @property
+    def has_filter_vectors(self) -> bool:
+        """Whether filters of neighbouring channels lie in the order of memory and at multiples of 16 bytes."""
+        form = flat_offset(self.filters)
+        if form is None or form.coefficient(self.window.channel.name) != 1:
+            return False
+        taps = [form.coefficient(a.name) for a in self.window.reduction.reduce_axes if a.extent > 1]
+        return all(n % CHUNK_CHANNELS == 0 for n in (form.constant, *taps))
+
+    @property
     def stores_pixels(self) -> bool:
         """Whether there is one output, of the dtype of the pixels, so that it may lie in their place."""
         outputs = self.window.outputs
@@ -112,13 +121,7 @@ def _image_of(window: ReduceWindow, pixels: MaskedLoad) -> Load | None:
 
 
 def _is_by_channel(window: ReduceWindow, filters: MaskedLoad) -> bool:
-    """Return whether each channel has filters of its own, which are those of all images, in the order of memory and at
-    multiples of 16 bytes."""
-    form = flat_offset(filters.load)
-    if form is None or form.coefficient(window.channel.name) != 1:
-        return False
+    """Return whether each channel has filters of its own, which are those of all images."""
     others = {a.name for a in window.axes if a.extent > 1 and a != window.channel}
-    if not free_variables(filters.load).isdisjoint(others):
-        return False
-    taps = [form.coefficient(a.name) for a in window.reduction.reduce_axes if a.extent > 1]
-    return all(n % CHUNK_CHANNELS == 0 for n in (form.constant, *taps))
+    variables = free_variables(filters.load)
+    return window.channel.name in variables and variables.isdisjoint(others)

@@ -11,7 +11,7 @@ from ...te.borders import with_borders
 from ...te.flipped_windows import unflipped
 from ...te.workload import Axis, Workload
 from ..tile.load_analysis import flat_offset
-from ..tile.masked_loads import masked_loads_of
+from ..tile.masked_loads import MaskedLoad, masked_loads_of
 from .outputs import single_reduction
 from .window_overlap import SINGLE, WeightedWindow, WindowAxis, address_forms, window_axis
 
@@ -40,6 +40,13 @@ class ReduceWindow(WeightedWindow):
     def unwindowed_axes(self) -> tuple[Axis, ...]:
         """The axes of the reduction along which no window moves."""
         return tuple(a for a in self.reduction.reduce_axes if a not in [w.window for w in self.moving])
+
+    @property
+    def scattered_loads(self) -> tuple[MaskedLoad, ...]:
+        """Those of ``fixed_loads`` that read neighbouring channels from places that are apart, such as filters with
+        their channels first."""
+        offsets = {m: flat_offset(m.load) for m in self.fixed_loads}
+        return tuple(m for m, o in offsets.items() if o is not None and o.coefficient(self.channel.name) not in (0, 1))
 
     @property
     def is_looped(self) -> bool:
@@ -75,10 +82,10 @@ def reduce_window_of(workload: Workload) -> ReduceWindow | None:
     spatial = {a.name for a in long[-3:-1]}
     reduction = with_borders(unflipped(reduction), spatial)
     loads = masked_loads_of(reduction.body, bordered=True)
-    offsets = [flat_offset(r.load) for r in loads]
-    if any(o is None or o.coefficient(channel.name) not in (0, 1) for o in offsets):
-        return None
+    offsets = {r: flat_offset(r.load) for r in loads}
     sliding = tuple(r for r in loads if r.variables & spatial)
+    if any(o is None or (r in sliding and o.coefficient(channel.name) not in (0, 1)) for r, o in offsets.items()):
+        return None
     if not any(channel.name in r.variables for r in sliding):
         return None
     forms = address_forms(sliding)

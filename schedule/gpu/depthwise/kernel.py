@@ -120,6 +120,7 @@ class _DepthwiseWriter:
         place = self.lane // 4  # of n: the column of T that this lane has
         output, row = (place // 2, place % 2) if s.block_h == 2 else (place // 2 + place % 2 * HALO_UNIT, index(0))
         channel, parts = self.strips.first_channel + self.own, self._parts()
+        neighbours = w.vectorized if self.problem.has_filter_vectors else w.unrolled
         for slot, half, pair in product(range(s.slots), range(2), range(2)):
             with w.vectorized("c", s.vector_width) as c:
                 w.store(taps, (c,), const(0.0, load.dtype))
@@ -137,7 +138,7 @@ class _DepthwiseWriter:
             if width.window is not None:
                 at[width.window.name] = distance // width.dilation
             if (half, pair) in parts:
-                with w.when(*inside), w.vectorized("c", s.vector_width) as c:
+                with w.when(*inside), neighbours("c", s.vector_width) as c:
                     w.store(taps, (c,), scalar_at(load, {**at, self.channel.name: channel + c}))
             with w.unrolled("c", s.vector_width) as c:
                 w.store(filters, (index(slot), c, index(2 * half + pair)), Load(taps, (c,)))

@@ -18,12 +18,14 @@ from ...sketch import Peaks
 from ...space.columns import Bools, Columns, Derived, Floats
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
+from ...tile.load_analysis import flat_offset
 from ...tile_sketch import TileSketch, planned
-from ..memory_prior import MemoryTraffic, memory_bound_seconds
+from ..memory_prior import ACCESS_CYCLES, MemoryTraffic, memory_bound_seconds
 from ..occupancy import MOST_BLOCKS
 from ..peaks import gpu_peaks
 from ..plan import GpuPlan
 from ..quantities import GPU_QUANTITIES, WINDOW_QUANTITIES, gpu_columns
+from ..reduction_prior import LINE_BYTES
 from .kernel import WindowSizes, accumulates_pairs, window_kernel
 
 MAX_VECTOR_BYTES = 16
@@ -181,7 +183,7 @@ class WindowPlan(GpuPlan):
         pixels = sizes.pixels * prod(a.extent for a in self.problem.unwindowed_axes)
         loaded_bytes = sizes.all_threads * pixels * sizes.vector_width * self.problem.position_bytes
         stores = len(self.problem.outputs) * sizes.tile_w * sizes.tile_h
-        accesses = len(self.problem.sliding_loads) * pixels + stores
+        accesses = len(self.problem.sliding_loads) * pixels + stores + self._scattered_accesses(sizes)
         operations = flops(workload) * (self._overhead(sizes) if self.problem.is_large else 1.0)
         traffic = MemoryTraffic(
             blocks=sizes.blocks,
@@ -192,6 +194,19 @@ class WindowPlan(GpuPlan):
             operations=operations,
         )
         return memory_bound_seconds(gpu_peaks(self.target, peaks), traffic)
+
+    def _scattered_accesses(self, sizes: WindowSizes) -> Floats:
+        """Return what loads of filters whose channels are apart count as: a multiprocessor looks up the cache lines of
+        one load after the other, and each channel of a thread is a load of its own."""
+        problem, found = self.problem, np.zeros(len(sizes.threads))
+        for masked in problem.scattered_loads:
+            offset = flat_offset(masked.load)
+            assert offset is not None  # see ``reduce_window_of``
+            apart = abs(offset.coefficient(problem.channel.name)) * masked.load.dtype.bytes * sizes.vector_width
+            lines = np.minimum(WARP_LANES, np.maximum(1.0, WARP_LANES * apart / LINE_BYTES))
+            each = prod(a.extent for a in problem.reduce_axes_of(masked)) * sizes.vector_width
+            found += each * np.maximum(1.0, lines / ACCESS_CYCLES)
+        return found
 
     def _overhead(self, sizes: WindowSizes) -> Floats:
         """Return the instructions for each point of a large window. What is loaded stays in registers as it is stored,

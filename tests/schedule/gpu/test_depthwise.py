@@ -21,6 +21,7 @@ from tilewright.schedule.defaults import default_schedule
 from tilewright.schedule.gpu.depthwise.space import CUDA_DEPTHWISE as SKETCH
 from tilewright.schedule.sketches import sketches_for
 from tilewright.te import build as te
+from tilewright.te.parse import parse_workload
 from tilewright.te.workload import Workload
 
 
@@ -59,6 +60,15 @@ def _transposed(kernel: int, padding: int) -> Workload:
     return workload_of("conv2d_transpose", **shape, padding=padding, layout="NHWC", dtype="float16")
 
 
+def _with_filters_of_channels(rows: int, columns: int) -> Workload:
+    """A window without padding, whose filters are those of torch: one channel after the other."""
+    return parse_workload(
+        f"X: bfloat16[2, 12, 13, 24]\nW: bfloat16[24, {rows}, {columns}]\n"
+        f"Y[n, y < {13 - rows}, x < {14 - columns}, c] = sum over r < {rows}, s < {columns} of "
+        "float32(X[n, y + r, x + s, c]) * float32(W[c, r, s])\nZ[n, y, x, c] = bfloat16(Y[n, y, x, c])"
+    )
+
+
 CASES: dict[str, Callable[[], Workload]] = {
     "one image": lambda: _depthwise(batch=1),
     "lines of 128 bytes": lambda: _depthwise(batch=2, channels=64, height=11, width=20, dtype="bfloat16"),
@@ -71,6 +81,7 @@ CASES: dict[str, Callable[[], Workload]] = {
     "9 x 1": lambda: _depthwise(height=14, kernel_h=9, kernel_w=1, padding=0),
     "transposed": lambda: _transposed(5, 2),
     "transposed 7 x 7": lambda: _transposed(7, 3),
+    "filters with channels first": lambda: _with_filters_of_channels(5, 4),
     "bias": lambda: _depthwise(channels=24, bias=True, residual=True, activation="silu"),
     "scale and residual": _with_residual,
     "stored as float32": lambda: _with_residual("float32"),

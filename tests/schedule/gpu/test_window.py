@@ -103,6 +103,10 @@ CASES = {
         layout="NHWC",
         dtype="float16",
     ),
+    "filters with channels first": lambda: parse_workload(
+        "X: float16[2, 9, 10, 8]\nW: float16[8, 3, 3]\nY[n, y < 7, x < 8, c] = sum over r < 3, s < 3 of "
+        "float32(X[n, y + r, x + s, c]) * float32(W[c, r, s])"
+    ),
     "rows in a ring": lambda: _depthwise(height=20, kernel_h=5, kernel_w=5, padding=2, stride=1, dtype="float16"),
     "planes one after the other": lambda: _volume(5),
     "planes with strides": lambda: _volume(5, stride=2, dtype="float32", channels=4),
