@@ -10,6 +10,7 @@ points:
 The same is done with a few reductions of few elements, such as the greatest element of a window and its position.
 """
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
@@ -19,8 +20,9 @@ from ...ir.expr import Expr, Load, Var, const, index, walk
 from ...ir.rewrite import free_variables, loads_of, map_loads, substitute
 from ...te.congruences import with_congruent_terms
 from ...te.dynamic import row_extent
+from ...te.functions import cast
 from ...te.inline import inline_stages
-from ...te.workload import Axis, Stage, Workload
+from ...te.workload import Axis, Reducer, Stage, Workload
 from ..tile.accumulation import Accumulation
 from ..tile.delinearize import axis_indices
 from ..tile.load_analysis import flat_offset
@@ -213,15 +215,25 @@ def _is_product(reduction: Stage) -> bool:
 
 
 def _of_all_points(reduction: Stage) -> Expr:
-    """Return what a reduction computes, as an expression without reduced axes. The best value so far, which a position
-    goes with, is an operation of two values: a choice would have all values before it twice."""
+    """Return what a reduction computes, as an expression without reduced axes. The greatest and the least element of
+    a window are those along its last axis of those of its columns, which windows beside each other share. The best
+    value so far, which a position goes with, is an operation of two values: a choice would have all values before it
+    twice."""
     assert reduction.reducer is not None
     how = Accumulation(reduction.reducer, reduction.body.dtype, reduction.tensor.dtype)
     best = replace(how, reducer=reduction.reducer.extreme)
-    state = how.identity
     names = [a.name for a in reduction.reduce_axes]
-    for n, point in enumerate(product(*(range(a.extent) for a in reduction.reduce_axes))):
-        value = substitute(reduction.body, {name: index(i) for name, i in zip(names, point, strict=True)})
+    points = list(product(*(range(a.extent) for a in reduction.reduce_axes)))
+    values = {p: substitute(reduction.body, {n: index(i) for n, i in zip(names, p, strict=True)}) for p in points}
+    if reduction.reducer in (Reducer.MAX, Reducer.MIN):
+        columns = dict[int, tuple[Expr, ...]]()
+        for point, value in values.items():
+            column = point[-1]
+            begun = columns.get(column)
+            columns[column] = how.accumulate(begun, value, index(0)) if begun else (cast(value, how.accumulator_dtype),)
+        return how.result(functools.reduce(how.combine, columns.values()))
+    state = how.identity
+    for n, value in enumerate(values.values()):
         (_, *position), chosen = how.accumulate(state, value, index(n)), best.accumulate(state, value, index(n))
         state = (*chosen, *position)
     return how.result(state)

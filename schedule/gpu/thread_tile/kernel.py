@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ....ir.buffer import Buffer, MemoryScope
-from ....ir.expr import Expr, Load, const, index
+from ....ir.expr import Expr, Load, const, index, maximum, minimum
 from ....ir.stmt import HardwareAxis, Kernel
+from ....te.functions import equal
 from ....te.workload import Axis
 from ...loop_nest.nest import KERNEL_NAME, kernel_of
 from ...problems.pointwise import Pointwise
@@ -86,6 +87,7 @@ class _ThreadTileWriter:
         for piece, ahead in zip(pieces_of(self.problem), self.order.ahead, strict=True):
             for loaded in ahead:
                 self._load(loaded)
+            self._patch(ahead)
             if piece.total is not None and piece.total not in totals:
                 name, shape = f"{piece.stage.name}_total", (tile.unroll, tile.width)
                 totals[piece.total] = w.allocate(name, shape, piece.total.dtype, MemoryScope.REGISTER)
@@ -101,9 +103,24 @@ class _ThreadTileWriter:
             return
         number, chunk = loaded
         group = self.loads.groups[number]
-        begin = scalar_at(group.base.to_expr(), self.at) + group.chunks[chunk]
+        begin, regs = scalar_at(group.base.to_expr(), self.at) + group.chunks[chunk], self.groups[number]
+        if loaded in self.loads.patches:  # a chunk without any element of the row may be beyond the tensor
+            begin = minimum(maximum(begin, index(0)), index(group.buffer.elements - group.lanes))
         with w.vectorized("v", group.lanes) as v:
-            w.store(self.groups[number], (v + chunk * group.lanes,), Load(_flat(group.buffer), (begin + v,)))
+            w.store(regs, (v + chunk * group.lanes,), Load(_flat(group.buffer), (begin + v,)))
+
+    def _patch(self, ahead: Sequence[Loaded]) -> None:
+        """Put what is read instead of elements beyond the ends of rows into the registers of chunks."""
+        w, tiles = self.w, self.at[self.problem.lane_axis.name]
+        patches = [(c[0], p) for c in ahead if not isinstance(c, MaskedLoad) for p in self.loads.patches.get(c, ())]
+        for edge in dict.fromkeys(p.edge for _, p in patches):
+            with w.when(equal(tiles, edge)):
+                for number, p in patches:
+                    if p.edge == edge:
+                        group = self.loads.groups[number]
+                        at = scalar_at(group.base.to_expr(), self.at) + p.offset
+                        value = Load(_flat(group.buffer), (at,)) if p.other is None else p.other
+                        w.store(self.groups[number], (index(p.place),), value)
 
     def _point(self, step: int, lane: Expr) -> dict[str, Expr]:
         """Return the point of an element of the tile."""

@@ -9,13 +9,14 @@ chunks of up to 16 bytes, each of which is loaded once, whatever the elements of
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ....ir.bounds import loop_range
+from ....ir.bounds import Interval, loop_range
 from ....ir.buffer import Buffer
-from ....ir.expr import Expr, Var, index
+from ....ir.expr import Expr, Var, const, index
 from ....ir.index_analysis import IndexAnalysis
 from ....ir.linear_form import LinearForm, flat_form, linear_form
 from ....ir.rewrite import free_variables, loads_of, substitute
@@ -61,6 +62,10 @@ class LoadGroup:
         """How many elements are loaded."""
         return len(self.chunks) * self.lanes
 
+    def place(self, offset: int) -> int:
+        """Return where the element at an offset from the base is in what is loaded."""
+        return self.chunks.index(offset // self.lanes * self.lanes) * self.lanes + offset % self.lanes
+
     @property
     def chunk_registers(self) -> int:
         """Registers that hold a chunk: one for each load of up to 4 bytes."""
@@ -68,12 +73,25 @@ class LoadGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class Patch:
+    """An element of a group that is another one in the first or the last tile of a row, ``edge``: that at ``offset``
+    from the base, or ``other`` where no element of the tensor is."""
+
+    edge: int
+    place: int
+    offset: int
+    other: Expr | None
+
+
+@dataclass(frozen=True, slots=True)
 class TileLoads:
     """What a tile loads. ``places``: load -> (number of the group, place in what that loads) of each element, with
-    group -1 where the mask is false. ``others``: loads whose masks are not known for each element of a tile."""
+    group -1 where the mask is false. ``patches``: (numbers of a group and of its chunk) -> what is not in it in tiles
+    at the ends of rows. ``others``: loads whose masks are not known for each element of a tile."""
 
     groups: tuple[LoadGroup, ...]
     places: Mapping[MaskedLoad, tuple[Places, Places]]
+    patches: Mapping[tuple[int, int], tuple[Patch, ...]]
     others: tuple[MaskedLoad, ...]
 
     @property
@@ -87,99 +105,157 @@ def tile_loads(problem: Pointwise, tile: ThreadTile) -> TileLoads | None:
     return _Finder(problem, tile).loads()
 
 
+@dataclass(frozen=True, slots=True)
+class _Reads:
+    """What a load reads for each element of a tile: whether it does, from which base, and how far from that. ``mixed``:
+    whether bases differ along the row."""
+
+    alive: NDArray[np.bool_]
+    bases: NDArray[np.object_]
+    offsets: Places
+    mixed: bool
+
+
 class _Finder:
     def __init__(self, problem: Pointwise, tile: ThreadTile) -> None:
         self.problem, self.tile, self.shape = problem, tile, (tile.unroll, tile.width)
-        lane = problem.lane_axis.name
-        sizes = {lane: tile.width, tile.axis: tile.unroll}
-        self.at: dict[str, Expr] = {lane: Var(lane) * tile.width + LANE}
+        self.lane = problem.lane_axis.name
+        self.tiles = problem.lane_axis.extent // tile.width
+        sizes = {self.lane: tile.width, tile.axis: tile.unroll}
+        self.at: dict[str, Expr] = {self.lane: Var(self.lane) * tile.width + LANE}
         if tile.axis:
             self.at[tile.axis] = Var(tile.axis) * tile.unroll + STEP
         inside = {STEP.name: (0, tile.unroll), LANE.name: (0, tile.width)}
-        ranges = {a.name: loop_range(a.extent // sizes.get(a.name, 1)) for a in problem.axes}
-        self.simplifier = Simplifier(
-            IndexAnalysis(ranges | {name: loop_range(stop) for name, (_, stop) in inside.items()})
-        )
+        self.ranges = {a.name: loop_range(a.extent // sizes.get(a.name, 1)) for a in problem.axes}
+        self.ranges |= {name: loop_range(stop) for name, (_, stop) in inside.items()}
+        self.everywhere = self._simplifier(0, self.tiles - 1)
+        self.between = self._simplifier(1, self.tiles - 2) if self.tiles > 2 else None
+        self.edges = [(edge, self._simplifier(edge, edge)) for edge in (0, self.tiles - 1)]
         self.evaluate = Evaluator({}, inside)
         self.numbers: dict[object, int] = {}
-        self.computed = 0
         self.found: list[tuple[MaskedLoad, LinearForm, set[int]]] = []
+        self.patched: dict[tuple[int, int, int], int | Expr] = {}
+        self.computed = 0
+
+    def _simplifier(self, first: int, last: int) -> Simplifier:
+        """Return what simplifies expressions of the tiles from ``first`` to ``last`` of a row."""
+        return Simplifier(IndexAnalysis({**self.ranges, self.lane: Interval(first, last)}))
 
     def loads(self) -> TileLoads | None:
         placed, others = dict[MaskedLoad, tuple[Places, Places]](), list[MaskedLoad]()
+        loads = [m for m in self.problem.distinct_loads if m.load.dtype.bits % 8 == 0]
+        everywhere = {m: self._reads(m, self.everywhere) for m in loads}
+        bounded = {m.load.buffer for m, reads in everywhere.items() if reads is None or reads.mixed}
         for masked in self.problem.distinct_loads:
-            alive = self._alive(masked)
-            if alive is None or masked.load.dtype.bits % 8:
+            reads = everywhere.get(masked)
+            between = self._between_ends(masked) if masked in everywhere and masked.load.buffer in bounded else None
+            if between is not None:
+                placed[masked] = between
+            elif reads is None:
                 others.append(masked)
             else:
-                placed[masked] = self._placed(masked, alive)
+                placed[masked] = self._placed(masked, reads, patched=False)
             if self.computed > MOST_COMPUTED:
                 return None
         groups = tuple(_group(*found) for found in self.found)
         places = {}
         for masked, (number, offset) in placed.items():
             place = np.zeros_like(offset)
-            for n, g in enumerate(groups):
+            for n in np.unique(number[number >= 0]):
                 mine = number == n
-                if mine.any():
-                    chunk = np.searchsorted(np.array(g.chunks), offset[mine] // g.lanes * g.lanes)
-                    place[mine] = chunk * g.lanes + offset[mine] % g.lanes
+                place[mine] = [groups[n].place(at) for at in offset[mine].tolist()]
             places[masked] = (number, place)
-        return TileLoads(groups, places, tuple(others))
-
-    def _simplified(self, e: Expr) -> Expr:
-        return self.simplifier.simplify(substitute(e, self.at))
+        patches = dict[tuple[int, int], tuple[Patch, ...]]()
+        for (edge, n, offset_of), value in self.patched.items():
+            if value != offset_of:
+                place_of = groups[n].place(offset_of)
+                chunk = (n, place_of // groups[n].lanes)
+                one = (value, None) if isinstance(value, int) else (0, value)
+                patches[chunk] = (*patches.get(chunk, ()), Patch(edge, place_of, *one))
+        return TileLoads(groups, places, patches, tuple(others))
 
     def _in_tile(self, e: Expr) -> bool:
         return free_variables(e) <= {LANE.name, STEP.name} and not loads_of(e)
 
-    def _alive(self, masked: MaskedLoad) -> NDArray[np.bool_] | None:
-        """Return for which elements of a tile the mask is true; None where other elements than these decide it."""
-        alive = np.ones(self.shape, np.bool_)
-        for condition in map(self._simplified, conjuncts(masked.mask)):
+    def _reads(self, masked: MaskedLoad, simplifier: Simplifier) -> _Reads | None:
+        """Return what a load reads; None where the mask depends on more than the place in the tile."""
+        load, alive = masked.load, np.ones(self.shape, np.bool_)
+        for c in conjuncts(masked.mask):
+            condition = simplifier.simplify(substitute(c, self.at))
             if not self._in_tile(condition):
                 return None
             alive &= np.broadcast_to(self.evaluate(condition), self.shape)
-        return alive
-
-    def _placed(self, masked: MaskedLoad, alive: NDArray[np.bool_]) -> tuple[Places, Places]:
-        """Return the group of each element, and its offset from the base of that."""
-        load = masked.load
-        form = flat_form([self._simplified(i) for i in load.indices], load.buffer.strides)
+        indices = [simplifier.simplify(substitute(i, self.at)) for i in load.indices]
+        form = flat_form(indices, load.buffer.strides)
         varying = [a for a in form.terms if free_variables(a) & {LANE.name, STEP.name}]
         known = [a for a in varying if self._in_tile(a)]
         mixed = form.only(a for a in varying if a not in known)
-        offset = np.full(self.shape, form.constant, np.int64)
+        offsets = np.full(self.shape, form.constant, np.int64)
         for atom in known:
-            offset += form.terms[atom] * np.broadcast_to(self.evaluate(atom), self.shape)
-        base = form.without(varying) - form.constant
-        number = np.full(self.shape, -1, np.int64)
-        points = self._points(mixed)
-        self.computed += len(points) if mixed.terms else 0
-        for step, lane in points if self.computed <= MOST_COMPUTED else ():
-            at = (slice(None) if step is None else step, slice(None) if lane is None else lane)
-            here = base.plus(self._at_point(mixed, step, lane))
-            key = (load.buffer.name, here)
-            if key not in self.numbers:
-                self.numbers[key] = len(self.found)
-                self.found.append((masked, here, set()))
-            number[at] = self.numbers[key]
-            self.found[self.numbers[key]][2].update(offset[at][alive[at]].reshape(-1).tolist())
-        return np.where(alive, number, -1), offset
-
-    def _points(self, mixed: LinearForm) -> list[tuple[int | None, int | None]]:
-        """Return the points of a tile at which terms differ; None for all places along an axis."""
+            offsets += form.terms[atom] * np.broadcast_to(self.evaluate(atom), self.shape)
+        base, bases = form.without(varying) - form.constant, np.empty(self.shape, np.object_)
         variables = frozenset[str]().union(*(free_variables(a) for a in mixed.terms))
         steps = range(self.tile.unroll) if STEP.name in variables else (None,)
         lanes = range(self.tile.width) if LANE.name in variables else (None,)
-        return [(step, lane) for step in steps for lane in lanes]
+        if len(steps) * len(lanes) > MOST_COMPUTED:
+            self.computed += len(steps) * len(lanes)
+            return None
+        for step, lane in product(steps, lanes):
+            at = (slice(None) if step is None else step, slice(None) if lane is None else lane)
+            here = base
+            for atom, times in mixed.terms.items():
+                value = substitute(atom, {STEP.name: index(step or 0), LANE.name: index(lane or 0)})
+                here = here.plus(linear_form(value if lane is not None else simplifier.simplify(value)), times)
+            offsets[at] += here.constant
+            bases[at] = here - here.constant
+        return _Reads(alive, bases, offsets, len(lanes) > 1)
 
-    def _at_point(self, mixed: LinearForm, step: int | None, lane: int | None) -> LinearForm:
-        at = {STEP.name: index(step or 0), LANE.name: index(lane or 0)}
-        total = LinearForm({})
-        for atom, c in mixed.terms.items():
-            total = total.plus(linear_form(substitute(atom, at)), c)
-        return total
+    def _placed(self, masked: MaskedLoad, reads: _Reads, *, patched: bool) -> tuple[Places, Places]:
+        """Return the group of each element, and its offset from the base of that."""
+        number = np.full(self.shape, -1, np.int64)
+        known = dict[int, int]()
+        for at in np.argwhere(reads.alive):
+            step, lane = int(at[0]), int(at[1])
+            base: LinearForm = reads.bases[step, lane]
+            if id(base) not in known:
+                key = (masked.load.buffer.name, patched, base)
+                if key not in self.numbers:
+                    self.computed += reads.mixed
+                    self.numbers[key] = len(self.found)
+                    self.found.append((masked, base, set()))
+                known[id(base)] = self.numbers[key]
+            number[step, lane] = known[id(base)]
+            self.found[known[id(base)]][2].add(int(reads.offsets[step, lane]))
+        return number, reads.offsets
+
+    def _between_ends(self, masked: MaskedLoad) -> tuple[Places, Places] | None:
+        """Return the groups and offsets of elements as they are between the ends of rows, where the bounds of an index
+        do not matter, and note what differs in the first and the last tile; None where that is not known either."""
+        inside = None if self.between is None else self._reads(masked, self.between)
+        if inside is None or inside.mixed or not inside.alive.all():
+            return None
+        other = masked.other if masked.other is not None else const(0, masked.load.dtype)
+        found = dict[tuple[int, LinearForm, int], int | Expr]()
+        for edge, simplifier in self.edges:
+            reads = self._reads(masked, simplifier)
+            if reads is None or reads.mixed:
+                return None
+            for step, lane in product(range(self.tile.unroll), range(self.tile.width)):
+                base: LinearForm = inside.bases[step, lane]
+                offset, moved = int(inside.offsets[step, lane]), edge * base.coefficient(self.lane)
+                if reads.bases[step, lane] != base.without((Var(self.lane),)):
+                    return None
+                value: int | Expr = int(reads.offsets[step, lane]) - moved if reads.alive[step, lane] else other
+                if found.setdefault((edge, base, offset), value) != value:
+                    return None
+        for (edge, base, offset), value in found.items():
+            number = self.numbers.get((masked.load.buffer.name, True, base))
+            if number is not None and self.patched.get((edge, number, offset), value) != value:
+                return None
+        placed = self._placed(masked, inside, patched=True)
+        for (edge, base, offset), value in found.items():
+            self.patched[edge, self.numbers[masked.load.buffer.name, True, base], offset] = value
+        return placed
 
 
 def _group(masked: MaskedLoad, base: LinearForm, offsets: set[int]) -> LoadGroup:

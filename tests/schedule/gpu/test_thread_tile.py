@@ -50,6 +50,19 @@ SKINNING = (
     "Y[v, i < 3] = sum over b < 4, j < 4 of W[v, b] * B[min(max(int64(I[v, b]), 0), 5), i, j] * P[v, j]"
 )
 
+DILATION = (
+    "X: uint8[2, 6, {x}, 3]\nY[n, y < 6, x < {x}, c] = max over r < 3, s < 3 of "
+    "X[n, min(max(y + r - 1, 0), 5), min(max(x + s - 1, 0), {x} - 1), c]"
+)
+REFLECTED = (
+    "X: float32[3, 6, 48]\nW: float32[3, 3]\nY[n, y < 6, x < 48] = sum over r < 3, s < 3 of "
+    "X[n, min(max(y + r - 1, 0), 5), min(max(47 - abs(47 - abs(x + s - 1)), 0), 47)] * W[r, s]"
+)
+PADDED = (
+    "X: float16[3, 40]\nW: float32[5]\nY[n, x < 40] = sum over s < 5 of "
+    "select(x + s >= 2 and x + s < 42, float32(X[n, min(max(x + s - 2, 0), 39)]) * W[s], 0.0)"
+)
+
 
 def _resize(rows: str, columns: str) -> str:
     def tap(dx: int) -> str:
@@ -81,6 +94,10 @@ WORKLOADS = {
     "involution": INVOLUTION,
     "skinning": SKINNING,
     "resize": _resize("10", "30"),
+    "dilation": DILATION.format(x=32),
+    "dilation of odd rows": DILATION.format(x=11),
+    "reflected": REFLECTED,
+    "padded": PADDED,
 }
 
 
@@ -109,6 +126,19 @@ def test_pixels_are_loaded_by_aligned_chunks() -> None:
 def test_channels_of_a_pixel_are_known() -> None:
     assert _loads(YUV.format(x=16), ThreadTile(12)) == [("X", 3, 4)]
     assert _loads(MATRIX.format(x=32), ThreadTile(24)) == [("M", 9, 1), ("X", 3, 8)]
+
+
+def test_rows_are_loaded_beyond_their_ends_and_patched_there() -> None:
+    problem = thread_tile_problem(parse_workload(DILATION.format(x=32)))
+    assert problem is not None
+    loads = tile_loads(problem, ThreadTile(24))
+    assert loads is not None and not loads.others
+    assert [(g.lanes, len(g.chunks)) for g in loads.groups] == 3 * [(8, 5)]
+    # The first and the last tile have a pixel of three channels beyond each row.
+    assert sorted(p.edge for patches in loads.patches.values() for p in patches) == 9 * [0] + 9 * [3]
+    # Two rows of outputs read four rows.
+    loads = tile_loads(problem, ThreadTile(24, 2, "y"))
+    assert loads is not None and loads.accesses == 4 * 5
 
 
 def test_long_sums_are_accumulated_and_loaded_piece_by_piece() -> None:
