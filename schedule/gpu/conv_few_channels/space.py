@@ -35,10 +35,13 @@ from ..skinny.mma_tiles import ATOM_M, ATOM_N
 from .pixel_columns import PixelColumns
 from .pixel_rows import PixelRows
 from .prior import few_channels_seconds
-from .sizes import FewChannelsSizes, few_channels_sizes, interleaved
+from .sizes import FewChannelsSizes, few_channels_sizes, interleaved, k_atoms
 
 MOST_CHANNELS, MOST_PLANES = 15, 8
 """Channels at most, where they are side by side, and where they are planes."""
+MOST_SIDE_BY_SIDE = 8
+"""Matrix instructions along k at most where no windows overlap. Copying such patches of pixels to the rows of a matrix
+writes no pixel twice, and wgmma multiplies long rows faster."""
 TILE_HEIGHTS = (8, 4, 16, 2, 1, 32)
 """Rows of outputs of a patch."""
 TILE_COUNTS = range(1, 9)
@@ -171,6 +174,8 @@ def _plan(workload: Workload, target: Target) -> FewChannelsPlan | None:
     if window.taps[-1] > 1 and window.dilations[-1] > 1:
         return None
     if window.tap_count == 1 and gemm_of(workload) is not None:  # it is a product of matrices
+        return None
+    if window.strides[-1] >= window.taps[-1] and k_atoms(gemm) > MOST_SIDE_BY_SIDE:
         return None
     plan = FewChannelsPlan(workload, gemm, target)
     return plan if has_legal_setting(plan.knobs, plan.constraints) else None

@@ -37,6 +37,8 @@ def _conv(**more: object) -> Workload:
 TF32 = {"dtype": "float32", "precision": "tf32"}
 STEM = _conv(batch=32, height=224, width=224, filters=64, kernel_h=7, kernel_w=7, stride=2, padding=3)
 """The first layer of a ResNet."""
+PATCHES = _conv(batch=32, height=224, width=224, filters=768, kernel_h=16, kernel_w=16, stride=16, padding=0)
+"""That of a vision transformer."""
 
 
 def _k_major() -> Workload:
@@ -133,6 +135,7 @@ def test_what_it_leaves_to_others() -> None:
         _conv(dilation=2),
         _conv(kernel_h=1, kernel_w=1, padding=0),
         _conv(layout="NCHW", channels=9),
+        PATCHES,
     ):
         assert not SKETCH.matches(workload, H200)
     assert SKETCH.matches(_conv(), Target("cuda", "sm_80", (), 108, 16))
@@ -153,5 +156,4 @@ def test_compiled_kernels_keep_to_registers(atoms_m: int) -> None:
 
 def test_it_is_the_default_where_channels_are_few() -> None:
     assert default_schedule(STEM, H200).sketch == SKETCH.name
-    patches = _conv(batch=32, height=224, width=224, filters=768, kernel_h=16, kernel_w=16, stride=16, padding=0)
-    assert default_schedule(patches, H200).sketch == "cuda_conv"
+    assert default_schedule(PATCHES, H200).sketch == "cuda_conv"
