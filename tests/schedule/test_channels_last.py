@@ -64,7 +64,7 @@ def test_every_step_has_a_kernel_class(case: str, epilogue: bool) -> None:
     operator, parameters = CONVOLUTIONS[case]
     further = {"bias": True, "residual": True, "activation": "relu"} if epilogue else {}
     workload = OPERATORS[operator].workload({**parameters, **further})
-    assert not list(class_sketches(workload, H200))
+    assert [s.name for s in class_sketches(workload, H200)] in ([], ["cuda_conv_few_channels"])
     found = channels_last_steps(workload)
     assert found
     for name, steps in found:

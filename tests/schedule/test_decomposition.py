@@ -164,7 +164,7 @@ WORKLOADS: dict[str, Callable[[], Workload]] = {
     "convolution in float32": _image(2, 8, "float32", "NHWC", bias=True, activation="relu"),
     "convolution with channels first": _image(2, 9, "float16", "NCHW"),
     "patches": _image(1, 136, "bfloat16", "NCHW", kernel_h=8, kernel_w=8, stride=8, padding=0),
-    "few channels": _image(1, 9, "float16", "NCHW", channels=3),
+    "few channels": _image(1, 9, "float16", "NCHW", channels=3, dilation=2),
     "nearest": lambda: parse_workload(
         "A: float32[37, 40]\nB: float32[29, 40]\n"
         "D[i, j] = sum over k < 40 of abs(exp(A[i, k]) - exp(B[j, k]))\nN[i] = min over j < 29 of D[i, j]"

@@ -37,7 +37,7 @@ from .pixel_rows import PixelRows
 from .prior import few_channels_seconds
 from .sizes import FewChannelsSizes, few_channels_sizes, interleaved, k_atoms
 
-MOST_CHANNELS, MOST_PLANES = 15, 8
+MOST_CHANNELS, MOST_PLANES = 15, 7
 """Channels at most, where they are side by side, and where they are planes."""
 MOST_SIDE_BY_SIDE = 8
 """Matrix instructions along k at most where no windows overlap. Copying such patches of pixels to the rows of a matrix
@@ -173,10 +173,8 @@ def _plan(workload: Workload, target: Target) -> FewChannelsPlan | None:
         return None
     if window.taps[-1] > 1 and window.dilations[-1] > 1:
         return None
-    if window.tap_count == 1 and gemm_of(workload) is not None:  # it is a product of matrices
-        return None
-    if window.strides[-1] >= window.taps[-1] and k_atoms(gemm) > MOST_SIDE_BY_SIDE:
-        return None
+    if window.strides[-1] >= window.taps[-1] and (k_atoms(gemm) > MOST_SIDE_BY_SIDE or gemm_of(workload) is not None):
+        return None  # no windows overlap: they are the rows of a matrix
     plan = FewChannelsPlan(workload, gemm, target)
     return plan if has_legal_setting(plan.knobs, plan.constraints) else None
 

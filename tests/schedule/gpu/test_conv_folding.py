@@ -83,7 +83,7 @@ def test_rows_of_one_channel_are_folded(parameters: dict[str, Any], overlapped: 
 
 def test_long_rows_that_are_those_of_a_matrix_are_not_folded() -> None:
     few = conv1d(channels=1, length=150, kernel=16, stride=8)
-    assert [s.name for s in sketches_for(few, H200)] == ["cuda_gemm_mma"]
+    assert [s.name for s in sketches_for(few, H200)] == ["cuda_conv_few_channels", "cuda_gemm_mma"]
 
 
 def test_a_7x7_window_on_colours_becomes_four_taps() -> None:
