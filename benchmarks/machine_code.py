@@ -78,6 +78,13 @@ CASES: tuple[tuple[str, Mapping[str, Any]], ...] = (
         },
     ),
     (
+        "conv3d",
+        {
+            "batch": 1, "channels": 32, "depth": 64, "height": 64, "width": 64, "filters": 32, "layout": "NDHWC",
+            "kernel_d": 3, "kernel_h": 3, "kernel_w": 3, "padding": 1, "bias": True, "activation": "relu", "dtype": F16,
+        },
+    ),
+    (
         "conv2d",
         {
             "batch": 8, "channels": 3, "height": 224, "width": 224, "filters": 64, "bias": True, "activation": "relu",

@@ -355,6 +355,13 @@ LARGE: tuple[tuple[str, dict[str, Any]], ...] = (
         },
     ),
     (
+        "conv3d",
+        {
+            "batch": 1, "channels": 16, "depth": 4, "height": 16, "width": 16, "filters": 32, "layout": "NDHWC",
+            "kernel_d": 3, "kernel_h": 3, "kernel_w": 3, "padding": 1, "dtype": "float16",
+        },
+    ),
+    (
         "conv2d",
         {
             "batch": 2, "channels": 3, "height": 32, "width": 40, "filters": 32, "stride": 2,

@@ -23,6 +23,11 @@ zeros for padding, 128 bytes of channels at a time. Of float32 it rounds them to
         add them up for each output, compute what follows from the sums, and store it
 
 What blocks with one patch store lies in the place of the stages. Filters are copied to shared memory once.
+
+With more filters, which fill the columns of one tap alone, there is nothing to add up for an output. Then the rows of
+products are outputs, each with the pixel that a tap sees of it, and sums are stored from the registers that they are
+left in. Filters are columns in such an order that a lane has neighbouring ones of each output. Pixels lie in shared
+memory an odd number of 16 bytes apart, since boxes are wider than pixels, so that no tap needs a swizzle of its own.
 """
 
 from collections.abc import Iterator, Sequence
@@ -73,7 +78,7 @@ class _ConvMmaWriter:
         self.gemm, self.s, self.window = gemm, sizes, gemm.window
         self.image, self.filters, atom = gemm.a.load, gemm.b.load, warp_atom(gemm)
         assert atom is not None
-        self.atom, self.dtype, self.channels = atom, atom.operand, chunk_channels(gemm)
+        self.atom, self.dtype = atom, atom.operand
         self.box = box_extents(self.window, self.window.patch[1:])
         self.first = column_dimensions(self.window)[sizes.column_taps]
         self.phases = prod(axis.extent for axis in gemm.batch)
@@ -90,16 +95,20 @@ class _ConvMmaWriter:
             self.b = self._allocate_filters()
             shape = (s.atoms_m, -(-s.count // ATOM_N), 4)
             self.acc = w.allocate("acc", shape, float32, MemoryScope.REGISTER)
-            partials = self._allocate_partials() if s.rounds > 1 else None
+            staged = s.staged_epilogue == 1
+            partials = self._allocate_partials() if staged and s.rounds > 1 else None
             with w.scope():
                 self._begin()
-                if partials is None:
+                if staged and partials is None:
                     self._multiply_patch(index(0))
                 else:
                     with w.loop("round", s.rounds) as number:
                         self._multiply_patch(number)
-                        self._finish(number, partials)
-            if partials is None:  # in the place of the stages
+                        if partials is None:
+                            self._store_sums(number)
+                        else:
+                            self._finish(number, partials)
+            if staged and partials is None:  # in the place of the stages
                 with w.scope():
                     self._finish(index(0), self._allocate_partials())
         return Kernel(KERNEL_NAME, gemm.inputs, tuple(r.tensor for r in gemm.results), (), w.finish())
@@ -121,8 +130,9 @@ class _ConvMmaWriter:
     def _begin(self) -> None:
         """Begin to fill the stages, and copy the filters meanwhile."""
         s, w = self.s, self.w
-        shape = (s.stages, padded(s.box_pixels, SWIZZLE_ROWS), self.channels)
-        layout = Layout((shape[1] * self.channels, self.channels, 1), tma_swizzle(self.dtype))
+        shape = (s.stages, padded(s.box_pixels, SWIZZLE_ROWS), s.pixel_pitch)
+        swizzle = tma_swizzle(self.dtype) if s.staged_epilogue else None
+        layout = Layout((shape[1] * s.pixel_pitch, s.pixel_pitch, 1), swizzle)
         self.stages = w.allocate("staged_pixels", shape, self.dtype, MemoryScope.SHARED, layout)
         with w.when(self.elected), w.unrolled("initialised", s.stages) as stage:
             w.emit(MbarrierInit(self.full, stage, 1))
@@ -136,9 +146,12 @@ class _ConvMmaWriter:
     def _load(self, step: Expr, stage: Expr) -> None:
         """Begin to load the chunk of channels of a step. What lies outside of the image arrives as zeros."""
         w, s = self.w, self.s
-        extents = (1, *self.box, self.channels)
+        extents = (1, *self.box, s.pixel_pitch)
         w.emit(MbarrierArriveExpectTx(self.full, stage, prod(extents) * self.dtype.bytes))
-        at = {"m": self._patch(step // index(s.chunks)) * self.outputs, "k": step % index(s.chunks) * self.channels}
+        at = {
+            "m": self._patch(step // index(s.chunks)) * self.outputs,
+            "k": step % index(s.chunks) * chunk_channels(self.gemm),
+        }
         corner = tuple(substitute(i, at) for i in self.image.indices)
         to = (stage, index(0), index(0))
         w.emit(TmaLoad(self.stages, to, self.image.buffer, corner, extents, self.full, stage, tx_expected=True))
@@ -167,11 +180,23 @@ class _ConvMmaWriter:
                         w.store(held, (c,), const(0.0, held.dtype))
                 with w.when(*exists), w.vectorized("c", width) as c:
                     w.store(held, (c,), substitute(self.filters, {**at, along: at[along] + c}))
-                column, shift = (phase * s.column_taps + tap % s.column_taps) * n + f, tap // s.column_taps
+                first_column, shift = (phase * s.column_taps + tap % s.column_taps) * n, tap // s.column_taps
                 with w.loop("c", width, LoopKind.VECTORIZED if along == "k" else LoopKind.UNROLLED) as c:
-                    to = (column, shift, channel + c) if along == "k" else (column + c, shift, channel)
+                    column = first_column + (self._column(f) if along == "k" else self._column(f + c))
+                    to = (column, shift, channel + c if along == "k" else channel)
                     value: Expr = Load(held, (c,))
                     w.store(self.b, to, cast(value, self.dtype))
+
+    def _column(self, f: Expr) -> Expr:
+        """Return which column a filter is, of those of a tap. Lanes have two neighbouring columns of each instruction,
+        and so ``joined`` times two neighbouring filters."""
+        joined = int(self.s.joined)
+        if joined == 1:
+            return f
+        within = f % (ATOM_N * joined)
+        column = within % (2 * joined) // 2 * ATOM_N + within // (2 * joined) * 2 + f % 2
+        found: Expr = f // (ATOM_N * joined) * (ATOM_N * joined) + column
+        return found
 
     # --- the products of a patch
 
@@ -197,7 +222,7 @@ class _ConvMmaWriter:
                 w.barrier()
                 with w.when(self.elected, step + s.stages < steps):
                     self._load(step + s.stages, step % s.stages)
-        if s.rounds == 1 or steps <= s.stages:
+        if s.staged_epilogue and (s.rounds == 1 or steps <= s.stages):
             w.barrier()
 
     def _multiply(self, stage: Expr, chunk: Expr) -> None:
@@ -205,7 +230,13 @@ class _ConvMmaWriter:
         w, s, atom = self.w, self.s, self.atom
         atoms_n, zero = self.acc.shape[1], index(0)
         of_b = atom.elements("b")
-        with w.unrolled("shift", s.shifts) as shift, w.unrolled("k_atom", s.chunk_atoms) as k_atom:
+        unrolled = s.shifts if s.staged_epilogue else self.window.taps[-1]
+        with (
+            w.loop("shift_row", s.shifts // unrolled) as row,
+            w.unrolled("shift", unrolled) as n,
+            w.unrolled("k_atom", s.chunk_atoms) as k_atom,
+        ):
+            shift = row * unrolled + n
             k, further = k_atom * atom.k, self._pixel(delinearize(shift, self.window.taps[: self.first]))
             b = w.allocate("b", (-(-atoms_n // 2), 2 * of_b), self.dtype, MemoryScope.REGISTER)
             a = w.allocate("a", (atom.elements("a"),), self.dtype, MemoryScope.REGISTER)
@@ -230,14 +261,21 @@ class _ConvMmaWriter:
 
     def _load_pixels(self, a: Buffer, stage: Expr, first: Expr, further: Expr, k: Expr) -> None:
         """Load the fragment of 16 pixels, those that are ``further`` than the ``first`` one, from channel ``k`` on."""
-        w, s, low, high = self.w, self.s, self.lane % 8, self.lane // 8
+        w, low, high = self.w, self.lane % 8, self.lane // 8
         if self.dtype.bits == 16:
-            pixel = _existing(first + high % 2 * 8 + low, s.rows, ATOM_M) + further
+            pixel = self._row_pixel(first + high % 2 * 8 + low) + further
             w.emit(LoadMatrix(a, (index(0),), self.stages, (stage, pixel, k + high // 2 * 8), 4))
             return
         for e in range(4):
-            pixel = _existing(first + e % 2 * 8 + self.lane // 4, s.rows, ATOM_M) + further
+            pixel = self._row_pixel(first + e % 2 * 8 + self.lane // 4) + further
             w.store(a, (index(e),), Load(self.stages, (stage, pixel, k + self.lane % 4 + e // 2 * 4)))
+
+    def _row_pixel(self, row: Expr) -> Expr:
+        """Return the pixel of the box that a row of the products has of the first tap that is no column."""
+        row = _existing(row, self.s.rows, ATOM_M)
+        if self.s.staged_epilogue:
+            return row
+        return self._pixel(delinearize(row, self.window.patch)[1:], self.window.strides)
 
     def _atoms(self) -> Iterator[tuple[Expr, Expr]]:
         """The matrix instructions along the pixels that this warp has: how many there were before, and which it is."""
@@ -248,6 +286,26 @@ class _ConvMmaWriter:
                 yield index(i), atom
 
     # --- outputs
+
+    def _store_sums(self, number: Expr) -> None:
+        """Compute what follows from the sums of this warp's outputs, and store it."""
+        w, n, joined = self.w, self.gemm.n.extent, self.s.joined
+        total = w.allocate("total", (2 * joined,), float32, MemoryScope.REGISTER)
+        width = 2 * joined if n % (2 * joined) == 0 else 1
+        for i, atom in self._atoms():
+            for half in range(2):
+                row = atom * ATOM_M + self.lane // 4 + half * (ATOM_M // 2)
+                m = self._patch(number) * self.outputs + row
+                inside = [row < self.outputs] if self.outputs % ATOM_M else []
+                with w.when(*self.gemm.rows_inside(m), *inside):
+                    for group in range(self.acc.shape[1] // joined):
+                        for j, e in product(range(joined), range(2)):
+                            value = Load(self.acc, (i, index(group * joined + j), index(half * 2 + e)))
+                            w.store(total, (index(j * 2 + e),), value)
+                        for e in range(0, 2 * joined, width):
+                            f = self.lane % 4 * (2 * joined) + (group * ATOM_N * joined + e)
+                            with w.when(f < n if n % ATOM_N else None):
+                                store_outputs(w, self.gemm, {"m": m, "n": f}, total, width, first=index(e))
 
     def _finish(self, number: Expr, partials: Buffer) -> None:
         """Store the products in shared memory, add them up for each output, and store what follows from the sums."""

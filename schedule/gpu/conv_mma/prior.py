@@ -1,5 +1,7 @@
 """Estimates the time of a convolution with few filters: memory, or what each unit of a multiprocessor does."""
 
+from math import gcd
+
 import numpy as np
 
 from ....core.dtypes import float32
@@ -9,7 +11,7 @@ from ....te.cost import minimum_bytes
 from ....te.workload import Workload
 from ...problems.gemm import Gemm
 from ...sketch import Peaks
-from ...space.columns import Floats
+from ...space.columns import Floats, Size
 from ..memory_prior import LOAD_LATENCY_SECONDS, MemoryTraffic, memory_bound_seconds
 from ..peaks import gpu_peaks
 from ..skinny.mma_tiles import ATOM_M, ATOM_N
@@ -22,6 +24,12 @@ INSTRUCTION_CYCLES = 8
 """Cycles between two instructions of a warp."""
 BUSY_WARPS = 12
 """So many warps keep the units of a multiprocessor busy."""
+BUSY_WARPS_WITH_REGISTERS = 8
+"""The same where sums stay in registers: warps have several products that do not wait for one another."""
+STORE_INSTRUCTIONS = 6
+"""Instructions to store what an instruction along the columns leaves in registers."""
+ROW_PIXELS = 8
+"""Pixels whose channels are read from shared memory at once, 16 bytes of each."""
 COPY_ACCESSES = 3
 """What a copy of filters takes, in the time of loads and stores."""
 
@@ -32,26 +40,30 @@ def conv_mma_seconds(workload: Workload, gemm: Gemm, target: Target, sizes: Conv
     assert window is not None and gemm.a.load is not None
     size, warps, atom = operand_bytes(gemm), s.threads // WARP_LANES, warp_atom(gemm)
     assert atom is not None
-    outputs, atoms_n, k_atoms = s.tile_h * s.tile_w, -(-s.count // ATOM_N), s.shifts * s.chunks * s.chunk_atoms
+    staged, atoms_n, k_atoms = s.staged_epilogue == 1, -(-s.count // ATOM_N), s.shifts * s.chunks * s.chunk_atoms
+    outputs = s.tile_d * s.tile_h * s.tile_w
     products = s.atoms * atoms_n * k_atoms
-    fragments = k_atoms * (s.atoms * ATOM_M + warps * padded(s.count, 2 * ATOM_N)) * atom.k * size
-    partials = s.count * (s.atoms * ATOM_M + outputs) * float32.bytes
+    of_pixels = s.atoms * ATOM_M * np.where(staged, 1.0, _bank_conflicts(s.tile_w, window.strides[-1]))
+    fragments = k_atoms * (of_pixels + warps * padded(s.count, 2 * ATOM_N)) * atom.k * size
+    partials = np.where(staged, s.count * (s.atoms * ATOM_M + outputs) * float32.bytes, 0)
     copies = window.tap_count * filter_count(gemm) * window.channels / filter_vectors(gemm)[1]
     accesses = (
-        products
+        np.where(staged, products, 0)
         + fragments / (WARP_LANES * (16 if size == 2 else size))
         + partials / (WARP_LANES * float32.bytes)
-        + outputs / WARP_LANES
+        + np.where(staged, outputs / WARP_LANES, 4 * s.atoms * atoms_n / s.joined)
     )
     # TF32 takes twice as long as 16 bits, and its fragments are loaded element by element.
     operations = products * (2 * ATOM_M * ATOM_N * atom.k) * (size / 2)
     from_l2 = s.patches * s.box_pixels * window.channels * size + s.blocks * s.filter_bytes
     # What a warp does for a patch, one after another.
     issued = k_atoms * (-(-atoms_n // 2) + s.atoms_m * (1 + atoms_n)) + 4 * s.atoms_m * atoms_n
-    issued = issued + -(-outputs // s.threads) * (2 * s.count + 4 * filter_count(gemm))
+    summed = -(-outputs // s.threads) * (2 * s.count + 4 * filter_count(gemm))
+    issued = issued + np.where(staged, summed, STORE_INSTRUCTIONS * s.atoms_m * atoms_n)
     waited = s.rounds * issued * found.seconds(INSTRUCTION_CYCLES) / LOAD_LATENCY_SECONDS
     # With few warps, units wait for the next instruction.
-    slower = np.maximum(BUSY_WARPS / np.maximum(warps * s.resident, 1), 1.0)
+    busy = np.where(staged, BUSY_WARPS, BUSY_WARPS_WITH_REGISTERS)
+    slower = np.maximum(busy / np.maximum(warps * s.resident, 1), 1.0)
     traffic = MemoryTraffic(
         blocks=s.blocks,
         resident=s.resident,
@@ -65,4 +77,14 @@ def conv_mma_seconds(workload: Workload, gemm: Gemm, target: Target, sizes: Conv
         * operations
         * (found.float32_flops_per_cycle / found.warp_tensor_flops_per_cycle),
     )
-    return memory_bound_seconds(found, traffic)
+    uneven = np.where(staged, 1.0, s.rounds * s.blocks / s.patches)
+    seconds: Floats = memory_bound_seconds(found, traffic) * uneven
+    return seconds
+
+
+def _bank_conflicts(tile_w: Size, stride: int) -> Floats:
+    """Return how often the pixels of eight outputs are read, if those of neighbouring pixels lie in different banks:
+    pixels of one row are ``stride`` apart, and those of the next row may meet them."""
+    across_rows = np.where(tile_w % ROW_PIXELS == 0, 0.0, np.minimum(ROW_PIXELS / tile_w, 1.0))
+    found: Floats = gcd(stride, ROW_PIXELS) * (1.0 + across_rows)
+    return found

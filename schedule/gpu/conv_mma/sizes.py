@@ -11,10 +11,11 @@ from ....core.target import Target
 from ....ir.expr import WARP_LANES, Var
 from ....ir.gpu.mma import WARP_MMA_ATOMS, MmaAtom
 from ....ir.gpu.tma import SWIZZLE_ROW_BYTES
+from ....ir.rewrite import free_variables
 from ....ir.verifier.tma import CHUNK_BYTES
 from ...problems.gemm import Gemm, element_form
 from ...problems.image_window import ImageWindow
-from ...space.columns import Columns, Size
+from ...space.columns import Columns, Ints, Size
 from ..gemm.mma_atom import find_atom, pair_count
 from ..occupancy import limits_of
 from ..skinny.mma_tiles import ATOM_M, ATOM_N
@@ -34,12 +35,15 @@ SPARE_REGISTERS = 40
 class ConvMmaSizes:
     """What a setting of the knobs implies; columns for a space, plain ints for one setting.
 
-    ``tile_h``, ``tile_w``, ``column_taps``, ``threads``, ``stages`` and ``persistent`` are the knobs. A patch is
-    ``tile_h`` rows of ``tile_w`` outputs of an image. ``patches``: how many there are. ``shifts``: how many taps there
-    are that are no columns. ``count``: columns of the product, one for each of ``column_taps`` and filter of a phase.
-    ``box_h``, ``box_w``: rows and columns of the pixels that a patch sees. ``box_pixels``: how many pixels these are.
-    ``rows``: rows of the product, the pixels at which a window may stand, apart from the columns. ``atoms``: matrix
-    instructions that have them as rows. ``atoms_m``: how many of these a warp has. ``pitch``: sums of a column.
+    ``tile_d``, ``tile_h``, ``tile_w``, ``column_taps``, ``threads``, ``stages``, ``persistent`` and
+    ``staged_epilogue`` are the knobs. A patch is ``tile_d`` planes of ``tile_h`` rows of ``tile_w`` outputs of an
+    image. ``patches``: how many there are. ``shifts``: how many taps there are that are no columns. ``count``: columns
+    of the product, one for each of ``column_taps`` and filter of a phase. ``most_along_box``: the most pixels that a
+    patch sees along a dimension. ``box_pixels``: how many pixels these are in all.
+    ``rows``: rows of the product, the pixels at which a window may stand, apart from the columns; with sums that stay
+    in registers, the outputs of a patch. ``atoms``: matrix instructions that have them as rows. ``atoms_m``: how many
+    of these a warp has. ``joined``: how many instructions along the columns leave neighbouring filters in each lane,
+    two of each. ``pitch``: sums of a column. ``pixel_pitch``: elements from a pixel in shared memory to the next.
     ``chunks``: into how many parts the channels are divided, each of ``chunk_atoms`` instructions along k. ``rounds``:
     how many patches a block computes, one after another. ``blocks``: thread blocks. ``stage_bytes``,
     ``partial_bytes``, ``filter_bytes``: what a stage, the sums and the filters take of shared memory.
@@ -47,22 +51,25 @@ class ConvMmaSizes:
     blocks a multiprocessor runs at once, by that estimate.
     """
 
+    tile_d: Size
     tile_h: Size
     tile_w: Size
     column_taps: Size
     threads: Size
     stages: Size
     persistent: Size
+    staged_epilogue: Size
     patches: Size
     shifts: Size
     count: Size
-    box_h: Size
-    box_w: Size
+    most_along_box: Size
     box_pixels: Size
     rows: Size
     atoms: Size
     atoms_m: Size
+    joined: Size
     pitch: Size
+    pixel_pitch: Size
     chunks: Size
     chunk_atoms: Size
     rounds: Size
@@ -79,10 +86,12 @@ def conv_mma_sizes(gemm: Gemm, target: Target, columns: Columns) -> ConvMmaSizes
     """Return the sizes of many settings."""
     window = gemm.window
     assert window is not None
-    knobs = columns.named("tile_h", "tile_w", "column_taps", "threads", "stages", "persistent")
-    tile_h, tile_w, column_taps, threads, stages, persistent = knobs.values()
-    ones, warps = np.ones_like(tile_h), threads // WARP_LANES
-    patch = [*(ones for _ in window.positions[:-2]), *(tile_h, tile_w)[-len(window.positions) :]]
+    knobs = columns.named(
+        *("tile_d", "tile_h", "tile_w", "column_taps", "threads", "stages", "persistent", "staged_epilogue")
+    )
+    *tiles, column_taps, threads, stages, persistent, staged_epilogue = knobs.values()
+    ones, warps, staged = np.ones_like(threads), threads // WARP_LANES, staged_epilogue == 1
+    patch = tiles[-len(window.positions) :]
     patches = window.images * prod(-(-n // side) for n, side in zip(window.positions, patch, strict=True))
     box, shifts, count = box_extents(window, patch), window.tap_count // column_taps, column_taps * filter_count(gemm)
     box_pixels = prod(box)
@@ -90,29 +99,37 @@ def conv_mma_sizes(gemm: Gemm, target: Target, columns: Columns) -> ConvMmaSizes
         [column_taps == taps for taps in column_dimensions(window)],
         [last_shift(window, box, first) for first in column_dimensions(window).values()],
     )
+    rows = np.where(staged, rows, prod(patch))
     atoms, atoms_n = -(-rows // ATOM_M), -(-count // ATOM_N)
     atoms_m, pitch = -(-atoms // warps), atoms * ATOM_M + PIXEL_PADDING
     atom, size, most = warp_atom(gemm), operand_bytes(gemm), chunk_channels(gemm)
     assert atom is not None
     chunks, chunk_atoms = -(-window.channels // most), -(-min(window.channels, most) // atom.k)
-    stage_bytes, partial_bytes = padded(box_pixels, SWIZZLE_ROWS) * SWIZZLE_ROW_BYTES, count * pitch * float32.bytes
+    # an odd number of vectors of 16 bytes, so that eight neighbouring pixels lie in different banks
+    pixel_pitch = np.where(staged, most, padded(min(window.channels, most), atom.k) + CHUNK_BYTES // size)
+    stage_bytes = padded(box_pixels, SWIZZLE_ROWS) * pixel_pitch * size
+    partial_bytes = np.where(staged, count * pitch * float32.bytes, 0)
     filter_bytes = count * filter_pitch(gemm, shifts * (chunks * chunk_atoms * atom.k)) * size
     apart, joined = stages * stage_bytes + partial_bytes, np.maximum(stages * stage_bytes, partial_bytes)
     beside = filter_bytes + int64.bytes * stages  # mbarriers
     shared_bytes = padded(beside, SWIZZLE_ROWS * SWIZZLE_ROW_BYTES) + np.where(persistent == 1, apart, joined)
-    registers = SPARE_REGISTERS + 4 * atoms_m * atoms_n + 4 * -(-atoms_n // 2) + 4
+    fragments = 4 * -(-atoms_n // 2) + 4
+    # without an epilogue in shared memory, those of the next products are loaded ahead
+    ahead = 4 * -(-atoms_n // 2) + 4 * atoms_m + 2 * atoms_m
+    registers = SPARE_REGISTERS + 4 * atoms_m * atoms_n + np.where(staged, fragments, fragments + ahead)
     found = ConvMmaSizes(
         **knobs,
         patches=patches,
         shifts=shifts,
         count=count,
-        box_h=(ones, *box)[-2],
-        box_w=box[-1],
+        most_along_box=np.maximum.reduce([side * ones for side in box]),
         box_pixels=box_pixels,
         rows=rows,
         atoms=atoms,
         atoms_m=atoms_m,
+        joined=np.where(staged, 1, joined_atoms(gemm, atoms_n)),
         pitch=pitch,
+        pixel_pitch=pixel_pitch,
         chunks=chunks * ones,
         chunk_atoms=chunk_atoms * ones,
         rounds=ones,
@@ -147,6 +164,21 @@ def operand_bytes(gemm: Gemm) -> int:
     """Return how many bytes a channel of a pixel has."""
     assert gemm.a.load is not None
     return gemm.a.load.dtype.bytes
+
+
+def joined_atoms(gemm: Gemm, atoms_n: Ints) -> Ints:
+    """Return how many of so many instructions along the filters may leave neighbouring ones in each lane: two of each,
+    which are a vector of 16 bytes of the narrowest result at best."""
+    narrowest = min(r.tensor.dtype.bytes for r in gemm.results)
+    joined: Ints = np.gcd(atoms_n, max(CHUNK_BYTES // (2 * narrowest), 1))
+    return np.where(gemm.n.extent % ATOM_N == 0, joined, 1)
+
+
+def stores_registers(gemm: Gemm) -> bool:
+    """Return whether the sums of an output may be stored from the registers that they are left in: outputs have their
+    filters side by side, all of which exist."""
+    parts = any("n" in free_variables(i) for r in gemm.results for i in r.inside)
+    return not gemm.batch and not gemm.along_pixels and not parts
 
 
 def filter_count(gemm: Gemm) -> int:

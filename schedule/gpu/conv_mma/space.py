@@ -3,7 +3,8 @@
 
 Images and filters are 16-bit floats, or float32 that the precision lets matrix units round to TF32. The channels of an
 image are side by side (NHWC and its kin), a multiple of 16 bytes. There are one to three dimensions, with padding,
-strides and dilations, and transposed ones. Epilogues are those of products. Outputs may lie in any order.
+strides and dilations. Epilogues are those of products. With up to 16 filters, convolutions may be transposed, and
+outputs may lie in any order. With up to 64, images have up to 64 channels.
 """
 
 from collections.abc import Mapping
@@ -41,11 +42,14 @@ from .sizes import (
     conv_mma_sizes,
     filter_count,
     operand_bytes,
+    stores_registers,
     warp_atom,
 )
 
-MOST_FILTERS = 16
-"""Filters at most: with more, a tap fills the columns of instructions alone."""
+FEW_FILTERS = 16
+"""With more filters, a tap fills the columns of instructions alone."""
+MOST_FILTERS, MOST_CHANNELS = 64, 64
+"""Filters at most, and channels with more than a few filters: sums and filters fit registers and shared memory."""
 LEAST_PIXELS = 16
 """A plane of outputs has so many pixels, those of one matrix instruction. Filters of the size of an image are none."""
 MOST_COLUMNS = 256
@@ -71,18 +75,29 @@ class ConvMmaPlan(GpuPlan):
     @property
     def knobs(self) -> tuple[Knob, ...]:
         assert self.gemm.window is not None
-        height, width = (1, *self.gemm.window.positions)[-2:]
+        depth, height, width = (1, 1, *self.gemm.window.positions)[-3:]
+        few, from_registers = self.gemm.n.extent <= FEW_FILTERS, stores_registers(self.gemm)
         return (
+            Knob(
+                "tile_d",
+                tuple(n for n in (1, 2, 4, 8) if n < 2 * depth) if from_registers else (1,),
+                "how many neighbouring planes of outputs a patch has",
+            ),
             Knob("tile_h", _tiles(height), "how many neighbouring outputs along the height a patch has"),
             Knob("tile_w", _tiles(width), "how many neighbouring outputs along the width a patch has"),
             Knob(
                 "column_taps",
-                tuple(column_dimensions(self.gemm.window)),
+                tuple(column_dimensions(self.gemm.window)) if few else (1,),
                 "how many taps of a filter are columns at once",
             ),
             Knob("threads", tuple(WARP_LANES * n for n in WARPS), "how many threads a block has"),
             Knob("stages", (2, 1, 3, 4, 6), "how many stages of pixels and channels are in shared memory"),
             Knob("persistent", (0, 1), "whether as many blocks as fit compute all patches"),
+            Knob(
+                "staged_epilogue",
+                (*((1,) if few else ()), *((0,) if from_registers else ())),
+                "whether sums go through shared memory, where those of several taps are added up",
+            ),
         )
 
     @derived_once
@@ -101,7 +116,12 @@ class ConvMmaPlan(GpuPlan):
             self.rule(
                 f"a patch sees at most {MAX_BOX_EXTENT} pixels along each dimension",
                 None,
-                lambda s: np.maximum(s.box_h, s.box_w) <= MAX_BOX_EXTENT,
+                lambda s: s.most_along_box <= MAX_BOX_EXTENT,
+            ),
+            Constraint(
+                "only sums of one tap at a time, with which patches may have several planes, stay in registers",
+                ("tile_d", "column_taps", "staged_epilogue"),
+                lambda c: np.where(c.ints("staged_epilogue") == 1, c.ints("tile_d") == 1, c.ints("column_taps") == 1),
             ),
             Constraint(
                 f"a product has at most {MOST_COLUMNS} columns, one for each of these taps and each filter",
@@ -131,7 +151,7 @@ class ConvMmaPlan(GpuPlan):
 
     def derive(self, columns: Columns) -> Derived:
         sizes = self.sizes(columns)
-        outputs = sizes.tile_h * sizes.tile_w
+        outputs = sizes.tile_d * sizes.tile_h * sizes.tile_w
         return {
             **gpu_columns(self.target, sizes, wanted=sizes.stages * sizes.stage_bytes // sizes.threads),
             "outputs": outputs / sizes.threads,
@@ -141,8 +161,7 @@ class ConvMmaPlan(GpuPlan):
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
         sizes = self.sizes_of(setting)
         assert self.gemm.window is not None
-        sides = (sizes.tile_h, sizes.tile_w)[-len(self.gemm.window.positions) :]
-        patch = (*(1 for _ in self.gemm.window.positions[: -len(sides)]), 1, *sides)
+        patch = (1, *(sizes.tile_d, sizes.tile_h, sizes.tile_w)[-len(self.gemm.window.positions) :])
         gemm = implicit_gemm_of(self.workload, patch, along_n=None)
         assert gemm is not None
         return conv_mma_kernel(gemm, sizes)
@@ -167,6 +186,8 @@ def _plan(workload: Workload, target: Target) -> ConvMmaPlan | None:
     if warp_atom(gemm) is None or window.channels * operand_bytes(gemm) % CHUNK_BYTES:
         return None
     if gemm.n.extent > MOST_FILTERS or filter_count(gemm) > MOST_COLUMNS:
+        return None
+    if gemm.n.extent > FEW_FILTERS and (window.channels > MOST_CHANNELS or not stores_registers(gemm)):
         return None
     if prod(window.positions[-2:]) < LEAST_PIXELS:
         return None

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from math import prod
 
+import numpy as np
 import pytest
 
 from tests.schedule.gpu.tiles import (
@@ -13,17 +14,20 @@ from tests.schedule.gpu.tiles import (
     legal_schedule_of,
     workload_of,
 )
-from tilewright.codegen.lowering import build_kernel
+from tilewright.codegen.lowering import build_kernel, finish
 from tilewright.codegen.shared_memory import plan_shared_memory
 from tilewright.core.target import Target
 from tilewright.ir.expr import Expr
 from tilewright.ir.gpu.mma import Mma
 from tilewright.ir.gpu.tma import TmaLoad
+from tilewright.ir.interpret import interpret
 from tilewright.ir.stmt import For, Stmt, substatements
 from tilewright.schedule.defaults import default_schedule
 from tilewright.schedule.gpu.conv_mma.space import CUDA_CONV_MMA as SKETCH
 from tilewright.schedule.sketches import sketches_for
 from tilewright.te import build as te
+from tilewright.te.data import random_inputs
+from tilewright.te.reference import reference
 from tilewright.te.workload import Workload
 
 FEW = Target("cuda", "sm_90a", (), threads=2, vector_bytes=16)
@@ -38,6 +42,14 @@ def _conv(**more: object) -> Workload:
 TF32 = {"dtype": "float32", "precision": "tf32"}
 DECODER = _conv(batch=1, channels=128, height=512, width=512)
 """The last layer of a decoder of images."""
+
+
+VOLUME = {
+    **{"batch": 1, "channels": 24, "depth": 5, "height": 6, "width": 9, "filters": 32, "layout": "NDHWC"},
+    **{"kernel_d": 3, "kernel_h": 3, "kernel_w": 3, "padding": 1, "dtype": "float16"},
+}
+U_NET = workload_of("conv3d", **{**VOLUME, "channels": 32, "depth": 64, "height": 64, "width": 64})
+"""A layer of a U-Net of volumes."""
 
 
 def _transposed(**more: object) -> Workload:
@@ -85,6 +97,15 @@ CASES: dict[str, Callable[[], Workload]] = {
         **{"batch": 2, "channels": 16, "depth": 3, "height": 4, "width": 6, "filters": 2, "layout": "NDHWC"},
         **{"kernel_d": 3, "kernel_h": 3, "kernel_w": 3, "padding": 1, "dtype": "float16"},
     ),
+    "32 filters": lambda: _conv(filters=32, channels=40, width=20, batch=1),
+    "24 filters of 8 channels, stride": lambda: _conv(filters=24, channels=8, stride=2, height=17, width=33),
+    "64 filters": lambda: _conv(filters=64, channels=64, dtype="bfloat16", bias=True, residual=True, activation="relu"),
+    "20 filters": lambda: _conv(filters=20, dilation=2, padding=2, bias=True),
+    "32 filters, TF32": lambda: _conv(filters=32, channels=12, **TF32),
+    "1-D, 48 filters": lambda: workload_of(
+        "conv1d", batch=2, channels=32, length=390, filters=48, kernel=5, stride=2, layout="NWC", dtype="float16"
+    ),
+    "3-D, 32 filters": lambda: workload_of("conv3d", **{**VOLUME, "bias": True, "activation": "silu"}),
 }
 
 
@@ -104,9 +125,33 @@ def test_blocks_that_stay_go_on_with_further_patches(stages: int, column_taps: i
     assert_schedule_agrees(SKETCH, workload, legal_schedule_of(SKETCH, workload, FEW, **knobs), FEW)
 
 
+@pytest.mark.parametrize("stages", [1, 2, 3])
+@pytest.mark.parametrize("tile_d", [1, 2, 4])
+def test_patches_have_several_planes(stages: int, tile_d: int) -> None:
+    """Five planes, and nine columns, are no multiple of those of a patch."""
+    workload = workload_of("conv3d", **VOLUME)
+    knobs = {"persistent": 1, "stages": stages, "tile_d": tile_d, "tile_h": 4, "tile_w": 8}
+    assert_schedule_agrees(SKETCH, workload, legal_schedule_of(SKETCH, workload, FEW, **knobs), FEW)
+
+
+@pytest.mark.parametrize("channels", [8, 24, 64])
+def test_what_no_window_sees_is_not_multiplied(channels: int) -> None:
+    """An infinity times 0 would be NaN: an output is finite where its window is, though what lies beside its channels
+    in shared memory is not."""
+    workload = _conv(filters=32, channels=channels, batch=1)
+    kernel = finish(SKETCH.lower(workload, H200, legal_schedule_of(SKETCH, workload, staged_epilogue=0)), H200)
+    inputs = random_inputs(workload, 1)
+    inputs["X"][:, 4, 5] = np.inf
+    got, wanted = (np.asarray(f["Y"], np.float64) for f in (interpret(kernel, inputs), reference(workload, inputs)))
+    assert 0 < np.isfinite(wanted).mean() < 1
+    assert np.array_equal(np.isfinite(got), np.isfinite(wanted))
+
+
 def test_what_it_leaves_to_others() -> None:
     for workload in (
-        _conv(filters=17),
+        _conv(filters=65),
+        _conv(filters=17, channels=72),
+        _transposed(filters=20),
         _conv(channels=20),
         _conv(channels=18, **TF32),
         _conv(dtype="float32"),
@@ -143,7 +188,7 @@ def test_taps_fill_the_columns_of_products(column_taps: int, products: float) ->
     assert per_warp <= _products(kernel.body) <= 1.15 * per_warp
 
 
-@pytest.mark.parametrize("workload", [DECODER, _conv(channels=520, filters=4, height=64, width=64)])
+@pytest.mark.parametrize("workload", [DECODER, U_NET, _conv(channels=520, filters=4, height=64, width=64)])
 def test_blocks_take_no_more_shared_memory_than_is_counted(workload: Workload) -> None:
     """What blocks with one patch store lies in the place of the stages."""
     space = SKETCH.space(workload, H200, policy=EVERY_LEGAL)
@@ -161,6 +206,15 @@ def test_compiled_kernels_keep_to_registers(column_taps: int, workload: Workload
     assert (resources.spill_bytes, resources.stack_bytes) == (0, 0)
 
 
+@pytest.mark.parametrize("atoms_m", [2, 4])
+def test_sums_that_stay_in_registers_leave_room_for_what_is_loaded(atoms_m: int) -> None:
+    knobs = {"tile_d": 8, "tile_h": 8, "tile_w": 8, "threads": 512 // 16 // atoms_m * 32, "persistent": 1}
+    schedule = legal_schedule_of(SKETCH, U_NET, stages=2, **knobs)
+    (resources,) = build_kernel(SKETCH.lower(U_NET, H200, schedule), H200).resources.values()
+    assert (resources.spill_bytes, resources.stack_bytes) == (0, 0)
+
+
 def test_it_is_the_default_where_filters_are_few() -> None:
+    assert default_schedule(U_NET, H200).sketch == SKETCH.name
     assert default_schedule(DECODER, H200).sketch == SKETCH.name
     assert [s.name for s in sketches_for(_conv(filters=1), H200)] == [SKETCH.name]
