@@ -27,7 +27,7 @@ The memory model: all threads of a launch run the same statements. Within a bloc
 within a warp a Shuffle, a LoadMatrix, an Mma and a warp's barrier do so too. Threads that AtomicReduce the same
 element need no order. Blocks of one cluster synchronise at the cluster's barrier, and those of a cooperative launch at
 the barrier of the grid; other blocks of a launch never do. A value with a flag is seen by any block of a cooperative
-launch, and orders nothing else.
+launch, or any later block of another one, and orders nothing else.
 Launches of a kernel run one after the other, and each sees all that the earlier ones wrote. Barriers, and statements
 and expressions of whole warps and warpgroups, must be reached by all the threads that they synchronise, together.
 """

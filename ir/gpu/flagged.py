@@ -1,4 +1,4 @@
-"""Single values that blocks of a cooperative launch hand to each other, each with a flag in the same word of memory.
+"""Single values that blocks of a launch hand to each other, each with a flag in the same word of memory.
 
 Nobody waits for all others, as at the barrier of the grid, but for the values that it needs (the tile descriptors of
 decoupled look-back in CUB, the LL protocol of NCCL). A word has 32 bits of a value, and above them its flag: a value of
@@ -12,6 +12,9 @@ decoupled look-back in CUB, the LL protocol of NCCL). A word has 32 bits of a va
     FlaggedLoad(register, at, words, at)    # by any thread
 
 A thread that needs several values asks for all of them with ``FlaggedPeek``, before it waits for the first one.
+
+In a launch that is not cooperative a block may wait for blocks of lower numbers alone, which begin before it does, and
+an earlier launch clears the words.
 
 Nothing else that a block wrote is seen by who has loaded its value.
 """

@@ -1,5 +1,6 @@
-"""Values with flags in the interpreter of launches. All blocks run in lockstep, so that nobody waits. It is checked
-that words were cleared ahead of a barrier of the grid, and that a value is there for who loads it.
+"""Values with flags in the interpreter of launches. Blocks run in lockstep, or one after the other, so that nobody
+waits. It is checked that words were cleared ahead of a barrier of the grid or in an earlier launch, and that a value is
+there for who loads it.
 
 The access history has the clearing of a word, and not the store of its value: that is ordered by its flag.
 """

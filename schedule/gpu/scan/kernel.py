@@ -14,6 +14,8 @@ Where several CTAs share a line (``LineSplit``), a carry also has what is before
     cooperative         neighbouring chunks belong to different CTAs, which store the sums of their chunks ahead
                         of a barrier of the grid; each then adds up those behind its own last chunk and before this one
     decoupled_lookback  the same sums, but each of them has a flag, and nobody waits for those that it does not add up
+    single_pass         a CTA has one chunk. It adds up the sums of a window before it, the first of which is that of
+                        all chunks until there, and stores that of all until its own
 
 In a reversed scan the same threads take the elements from the other end, so that vectors stay contiguous.
 """
@@ -55,6 +57,9 @@ from .sizes import ScanSizes
 
 REDUCED = "reduce_parts"
 """The launch that reduces the parts of lines, ahead of the one that scans them, has this name."""
+
+CLEARED, CLEARING_THREADS = "clear_parts", 256
+"""The launch that clears the words of parts has this name, and so many threads a block."""
 
 Loaded = Mapping[MaskedLoad, RegisterLoad]
 """What the masked loads of a problem are in registers."""
@@ -122,7 +127,9 @@ class _ScanWriter:
     def kernel(self) -> Kernel:
         p, s, w = self.p, self.s, self.w
         parts = self._parts() if s.ctas_per_line > 1 else None
-        twice = parts is not None and not s.cooperative
+        twice = parts is not None and not s.cooperative and not s.look_back
+        if parts is not None and s.single_pass:
+            self._write_clearing(parts)
         if parts is not None and twice:
             self._write_reduction(parts)
         # What the launch before has read last is still in L2, so that it is read first.
@@ -133,7 +140,7 @@ class _ScanWriter:
                 shape = (slots, s.segments, s.line_vectors * self.width)
                 shared = w.allocate("totals", shape, self.dtype, MemoryScope.SHARED)
             exchange = None if parts is None else _Exchange(parts, self._scratch())
-            if parts is not None and s.look_back:
+            if parts is not None and s.look_back and s.cooperative:
                 self._clear(lines, parts)
                 w.emit(GridBarrierArrive())
             carry = None
@@ -189,10 +196,11 @@ class _ScanWriter:
         """Workspace for what CTAs know of their parts of lines, or with a cooperative launch of each chunk."""
         s = self.s
         lines = s.blocks // s.ctas_per_line * s.line_vectors * self.width
-        parts = s.ctas_per_line * s.chunks if s.cooperative else s.ctas_per_line - 1
+        parts = s.ctas_per_line * s.chunks if s.cooperative or s.look_back else s.ctas_per_line - 1
         shape = (lines, parts) if self.p.along_rows else (parts, lines)
         if s.look_back:
-            return Buffer(self.w.fresh("parts"), (*shape, flagged_words(self.dtype)), int64)
+            kinds = 2 if s.single_pass else 1  # the sum of a chunk, and that of all until its end
+            return Buffer(self.w.fresh("parts"), (*shape, kinds * flagged_words(self.dtype)), int64)
         return Buffer(self.w.fresh("parts"), shape, self.dtype)
 
     def _part(self, lines: _Lines, v: Expr, number: Expr) -> tuple[Expr, ...]:
@@ -200,6 +208,16 @@ class _ScanWriter:
         line = lines.first + v
         place = (line, number) if self.p.along_rows else (number, line)
         return (*place, index(0)) if self.s.look_back else place
+
+    def _write_clearing(self, parts: Buffer) -> None:
+        """The launch that clears all words."""
+        words = Buffer(parts.name, (parts.elements,), int64)
+        blocks = -(-parts.elements // CLEARING_THREADS)
+        bounds = [("block", blocks, HardwareAxis.GRID_X), ("thread", CLEARING_THREADS, HardwareAxis.THREAD)]
+        with self.w.launch(CLEARED, bounds) as (block, thread):
+            word = block * CLEARING_THREADS + thread
+            with self.w.when(word < parts.elements if parts.elements % CLEARING_THREADS else None):
+                self.w.store(words, (word,), const(0, int64))
 
     def _clear(self, lines: _Lines, parts: Buffer) -> None:
         """Clear the words of all chunks of the CTA, so that they have no flags."""
@@ -524,6 +542,10 @@ class _ScanWriter:
         """Tell the other CTAs what a chunk combines to. ``prefix``, what is before a segment in the chunk, grows by
         what is before the chunk."""
         w, number = self.w, self._number(lines, chunk)
+        if self.s.single_pass:
+            self._store_part(lines, exchange.parts, whole, number)
+            self._look_back(lines, number, exchange, prefix, whole)
+            return
         if self.s.look_back:
             with w.when(equal(chunk, 0)):
                 w.emit(GridBarrierWait())  # all words are clear
@@ -537,6 +559,42 @@ class _ScanWriter:
             w.store(carry, (v,), self._combined(Load(carry, (v,)), Load(between, (v,))))
             w.store(prefix, (v,), self._combined(Load(carry, (v,)), Load(prefix, (v,))))
             w.store(carry, (v,), self._combined(Load(carry, (v,)), Load(whole, (v,))))
+
+    def _look_back(self, lines: _Lines, number: Expr, exchange: _Exchange, prefix: Buffer, whole: Buffer) -> None:
+        """``prefix`` grows by what is before chunk ``number``, and all that is until its end is stored with a flag."""
+        s, w, words, zero = self.s, self.w, flagged_words(self.dtype), index(0)
+        own, count = self._register("own", self.width), s.window // s.line_threads
+        with self._lines_of_thread() as v:
+            w.store(own, (v,), self.how.identity[0])
+
+        def place_of(n: Expr, v: Expr) -> tuple[tuple[Expr, ...], Expr]:
+            """Return the words of a part that the thread adds up, and whether there is such a part."""
+            term = n * s.line_threads + lines.rank
+            *place, _ = self._part(lines, v, number + term - s.window)
+            return (*place, Select(equal(term, 0), index(words), zero)), number + term >= s.window
+
+        peeked = None
+        if self.p.along_rows and 1 < count * words <= MOST_PEEKED:
+            peeked = w.allocate("peeked", (count, self.width, words), int64, MemoryScope.REGISTER)
+            with w.unrolled("peek", count) as n, self._lines_of_thread() as v:
+                place, exists = place_of(n, v)
+                with w.when(exists):
+                    w.emit(FlaggedPeek(peeked, (n, v, zero), exchange.parts, place, words))
+        with w.unrolled("part", count) as n, self._lines_of_thread() as v:
+            place, exists = place_of(n, v)
+            awaited = self._register("awaited", 1)
+            w.store(awaited, (zero,), self.how.identity[0])
+            with w.when(exists):
+                seen = () if peeked is None else (n, v, zero)
+                w.emit(FlaggedLoad(awaited, (zero,), exchange.parts, place, peeked, seen))
+            w.store(own, (v,), self._combined(Load(own, (v,)), Load(awaited, (zero,))))
+        before = self._of_line(lines, own, exchange.scratch)
+        with w.when(equal(lines.rank, 0)), self._lines_of_thread() as v:
+            *at, _ = self._part(lines, v, number)
+            until = self._combined(Load(before, (v,)), Load(whole, (v,)))
+            w.emit(FlaggedStore(exchange.parts, (*at, index(words)), until))
+        with self._lines_of_thread() as v:
+            w.store(prefix, (v,), self._combined(Load(before, (v,)), Load(prefix, (v,))))
 
     # --- outputs
 

@@ -43,7 +43,8 @@ GRID_BARRIER_SECONDS, GRID_BARRIER_CTA_SECONDS = 2e-6, 1e-9
 the next one are guesses: 8 lines of 4 million floats are estimated at 73 us, and take an H200 95."""
 LOOK_BACK_SECONDS, AWAITED_SECONDS = 0.6e-6, 0.4e-6
 """How long it takes until a sum with a flag is seen, with what CTAs combine then, and how long a thread takes to load
-one. Both are guesses by the latency of L2."""
+one. Both are guesses by the latency of L2: the same lines are estimated at 67 us with decoupled look-back, and take
+81."""
 COOPERATIVE_SECONDS = 2e-6
 """What a cooperative launch takes besides, since it begins when the launch before has ended."""
 PAIR = 2
@@ -67,9 +68,10 @@ def scan_seconds(p: ScanProblem, s: ScanSizes[Ints], limits: GpuLimits, peaks: G
     scanning = scanning + np.where(s.segments > 1, CTA_BARRIER_CYCLES / peaks.clock_hz, 0.0)
     combining = np.where(s.ctas_per_line > 1, LOAD_LATENCY_SECONDS + scanning, 0.0)
     at_barrier = (s.cooperative == 1) & (s.look_back == 0)
-    awaited = -(-(s.ctas_per_line - 1) // s.line_threads)
+    awaited = -(-np.where(s.single_pass == 1, s.window, s.ctas_per_line - 1) // s.line_threads)
     scanning = scanning + np.where(at_barrier, GRID_BARRIER_SECONDS + GRID_BARRIER_CTA_SECONDS * s.blocks, 0.0)
-    scanning = scanning + np.where(s.look_back == 1, LOOK_BACK_SECONDS + AWAITED_SECONDS * awaited, 0.0)
+    hop = LOOK_BACK_SECONDS + AWAITED_SECONDS * awaited
+    scanning = scanning + np.where(s.look_back == 1, hop, 0.0)
     in_turns = at_barrier & (s.stages == 1)
     resident = np.maximum(limits.resident(s), 1)
 
@@ -92,7 +94,10 @@ def scan_seconds(p: ScanProblem, s: ScanSizes[Ints], limits: GpuLimits, peaks: G
     seconds = peaks.launch_seconds + in_waves(bytes_of_cta, cycles_of_cta, chain(scanning) + combining)
     reducing = peaks.launch_seconds + in_waves(read_of_cta, reducing_cycles, chain(0 * scanning) + combining)
     reducing -= np.minimum(read_of_cta * s.blocks, KEPT_IN_L2_BYTES) * _saved_by_l2(peaks)
-    seconds += np.where((s.ctas_per_line > 1) & (s.cooperative == 0), reducing, 0.0)
+    seconds += np.where((s.ctas_per_line > 1) & (s.cooperative == 0) & (s.look_back == 0), reducing, 0.0)
+    # Windows of chunks wait for each other.
+    windows = s.ctas_per_line / s.window * hop
+    seconds = np.where(s.single_pass == 1, np.maximum(seconds, windows) + peaks.launch_seconds, seconds)
     return seconds + np.where(s.cooperative == 1, COOPERATIVE_SECONDS, 0.0)
 
 

@@ -31,6 +31,9 @@ SPARE_REGISTERS = 26
 SHARING_REGISTERS = 12
 """How many more it needs where CTAs share lines (kernels with fewer spill), apart from those for lines that are
 columns."""
+LOOK_BACK_WINDOW = 256
+"""So many chunks a CTA looks back for in a single pass, or a few more if its threads are. With fewer, windows that wait
+for each other would take longer than memory. The interpreter runs no more CTAs at once."""
 LOOK_BACK_REGISTERS = 20
 """How many more it needs for values of 64 bits with decoupled look-back."""
 
@@ -46,12 +49,15 @@ class LineSplit(StrEnum):
     - ``DECOUPLED_LOOKBACK``: the same, but a CTA waits for the sums of the chunks before its own instead of for all
       CTAs (Merrill and Garland, "Single-pass parallel prefix scan with decoupled look-back", 2016). It adds up as many
       of them each time, one for each other CTA, so that results are the same in every run.
+    - ``SINGLE_PASS``: the same with a CTA for each chunk, which begin in their order. It adds up the sums of a window
+      of chunks before its own, of which the first is that of all chunks until there. A launch before clears the flags.
     """
 
     NONE = "none"
     REDUCE_THEN_SCAN = "reduce_then_scan"
     COOPERATIVE = "cooperative"
     DECOUPLED_LOOKBACK = "decoupled_lookback"
+    SINGLE_PASS = "single_pass"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,9 +69,9 @@ class ScanSizes(Generic[N]):
     each other. ``stages``: 2 where the next chunk is loaded while one is scanned. ``segments``: parts of a chunk of a
     line that are combined through shared memory. ``chunk``: elements of a line in a chunk. ``chunks``: how many of them
     a CTA has of a line. ``ctas_per_line``: how many CTAs share a line. ``cooperative``: whether (1 or 0) all of them
-    run at once. ``look_back``: whether they wait for sums with flags then, and not at the barrier of the grid.
-    ``blocks``: CTAs of the launch. ``registers``: registers of a thread, estimated. ``shared_bytes``: shared memory of
-    a CTA. ``min_ctas_per_sm``: CTAs for which a multiprocessor must have room.
+    run at once. ``look_back``: whether CTAs wait for sums with flags. ``window``: how many of them a CTA adds up where
+    they do not all run at once. ``blocks``: CTAs of the launch. ``registers``: registers of a thread, estimated.
+    ``shared_bytes``: shared memory of a CTA. ``min_ctas_per_sm``: CTAs for which a multiprocessor must have room.
     """
 
     vector: N
@@ -79,10 +85,16 @@ class ScanSizes(Generic[N]):
     ctas_per_line: N
     cooperative: N
     look_back: N
+    window: N
     blocks: N
     registers: N
     shared_bytes: N
     min_ctas_per_sm: N
+
+    @property
+    def single_pass(self) -> N:
+        """Whether (1 or 0) CTAs look back that do not all run at once."""
+        return self.look_back - self.look_back * self.cooperative
 
     @property
     def threads(self) -> N:
@@ -105,10 +117,12 @@ def scan_sizes(problem: ScanProblem, target: Target, c: Columns) -> ScanSizes[In
         chunk, lines = line_threads * items, problem.lines // vector
     groups = -(-lines // line_vectors)
     ctas_per_sm, whole = c.ints("ctas_per_sm"), c.flags("line_split", LineSplit.NONE.value)
-    look_back = c.flags("line_split", LineSplit.DECOUPLED_LOOKBACK.value)
-    cooperative = look_back | c.flags("line_split", LineSplit.COOPERATIVE.value)
-    most_ctas = np.where(whole, 1, np.maximum(target.threads * ctas_per_sm // groups, 1))
+    single = c.flags("line_split", LineSplit.SINGLE_PASS.value)
+    look_back = single | c.flags("line_split", LineSplit.DECOUPLED_LOOKBACK.value)
+    cooperative = (look_back & ~single) | c.flags("line_split", LineSplit.COOPERATIVE.value)
     all_chunks = -(-problem.length // chunk)
+    most_ctas = np.where(whole, 1, np.maximum(target.threads * ctas_per_sm // groups, 1))
+    most_ctas = np.where(single, all_chunks, most_ctas)
     chunks = -(-all_chunks // most_ctas)
     ctas_per_line = np.where(whole, 1, -(-all_chunks // chunks))
     words = -(-problem.accumulation.accumulator_dtype.bytes // 4)
@@ -140,6 +154,7 @@ def scan_sizes(problem: ScanProblem, target: Target, c: Columns) -> ScanSizes[In
         ctas_per_line=ctas_per_line,
         cooperative=cooperative.astype(np.int64),
         look_back=look_back.astype(np.int64),
+        window=-(-LOOK_BACK_WINDOW // line_threads) * line_threads,
         blocks=ctas,
         registers=registers,
         shared_bytes=shared_bytes,

@@ -67,7 +67,7 @@ class ScanPlan(GpuPlan):
                 Knob("threads_x", (4, 8, 16, 32, 64, 128), "how many threads of a CTA are next to each other in a row"),
                 Knob("threads_y", (1, 2, 4, 8, 16, 32, 64, 128), "how many threads of a CTA share a column"),
             )
-        together = (LineSplit.COOPERATIVE, LineSplit.DECOUPLED_LOOKBACK)
+        together = (LineSplit.COOPERATIVE, LineSplit.DECOUPLED_LOOKBACK, LineSplit.SINGLE_PASS)
         splits = tuple(s.value for s in LineSplit if self.target.kind == "cuda" or s not in together)
         split = (
             Knob("line_split", splits, "how several CTAs share a line"),
@@ -102,9 +102,12 @@ class ScanPlan(GpuPlan):
                 lambda c: self._no_wider_than_lines(c, across),
             ),
             Constraint(
-                "ctas_per_sm is 1 where CTAs do not share lines",
+                "ctas_per_sm is 1 where CTAs do not share lines, and with line_split single_pass",
                 ("line_split", "ctas_per_sm"),
-                lambda c: ~c.flags("line_split", LineSplit.NONE.value) | (c.ints("ctas_per_sm") == 1),
+                lambda c: (
+                    ~(c.flags("line_split", LineSplit.NONE.value) | c.flags("line_split", LineSplit.SINGLE_PASS.value))
+                    | (c.ints("ctas_per_sm") == 1)
+                ),
             ),
             Constraint(
                 "where CTAs share lines a line has several of them, each of which would have more chunks with the next "

@@ -10,6 +10,7 @@ from tests.sketch_agreement import assert_kernel_agrees
 from tilewright.codegen.lowering import build_kernel
 from tilewright.core.target import Target
 from tilewright.ir.expr import Expr
+from tilewright.ir.gpu.grid_barrier import is_cooperative
 from tilewright.schedule.defaults import default_schedule
 from tilewright.schedule.gpu.scan.space import CUDA_SCAN
 from tilewright.schedule.problems.scan import scan_problem
@@ -137,20 +138,42 @@ FORMS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("line_split", ["reduce_then_scan", "cooperative", "decoupled_lookback"])
+@pytest.mark.parametrize("line_split", ["reduce_then_scan", "cooperative", "decoupled_lookback", "single_pass"])
 @pytest.mark.parametrize("form", FORMS, ids=str)
 @pytest.mark.parametrize("knobs", [*SHARED_ROWS, *SHARED_COLUMNS], ids=str)
 def test_ctas_share_lines(knobs: dict[str, Any], form: dict[str, Any], line_split: str) -> None:
     """No chunk divides the lines, and the last CTAs have fewer chunks, or none."""
     shape = [3, 1000 if form else 1001] if "threads_per_row" in knobs else [2, 261, 6]
     workload = workload_of("scan", shape=shape, axis=1, **form)
+    if line_split == "single_pass":
+        knobs = {**knobs, "stages": 1, "ctas_per_sm": 1}
     schedule = legal_schedule_of(CUDA_SCAN, workload, FEW, line_split=line_split, **knobs)
     kernel = CUDA_SCAN.lower(workload, FEW, schedule)
-    assert len(kernel.launches) == (2 if line_split == "reduce_then_scan" else 1)
+    assert len(kernel.launches) == (2 if line_split in ("reduce_then_scan", "single_pass") else 1)
     assert_schedule_agrees(CUDA_SCAN, workload, schedule, FEW)
 
 
-@pytest.mark.parametrize("line_split", ["reduce_then_scan", "cooperative", "decoupled_lookback"])
+@pytest.mark.parametrize("form", FORMS[::3], ids=str)
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {"threads_per_row": 32, "rows_per_cta": 1, "items": 2},
+        {"threads_per_row": 128, "rows_per_cta": 1, "items": 1},
+        {"threads_x": 4, "threads_y": 16, "items": 1},
+    ],
+    ids=str,
+)
+def test_ctas_of_a_single_pass_look_back_for_a_window(knobs: dict[str, Any], form: dict[str, Any]) -> None:
+    """What is before the chunks of a window is stored by those of the one before it."""
+    shape = [1, 130_001] if "threads_per_row" in knobs else [1, 12_001, 4]
+    workload = workload_of("scan", shape=shape, axis=1, **form)
+    schedule = legal_schedule_of(CUDA_SCAN, workload, FEW, line_split="single_pass", stages=1, **knobs)
+    _, scanning = CUDA_SCAN.lower(workload, FEW, schedule).launches
+    assert not is_cooperative(scanning) and scanning.blocks[0] > 2 * 256
+    assert_schedule_agrees(CUDA_SCAN, workload, schedule, FEW)
+
+
+@pytest.mark.parametrize("line_split", ["reduce_then_scan", "cooperative", "decoupled_lookback", "single_pass"])
 def test_what_is_before_and_behind_a_shared_scan_is_part_of_its_kernel(line_split: str) -> None:
     x, k = te.placeholder((2, 600), "float16", "X"), te.reduce_axis(600, "k")
     b = te.placeholder((600,), "float32", "B")
