@@ -205,6 +205,17 @@ def scattered_sum(terms: int, elements: int) -> OddRow:
     return scatter(terms, elements, "X[i]", "0.0", peer, "sum")
 
 
+def segment_mean(terms: int, elements: int) -> OddRow:
+    text = f"I: int64[{terms}]\nX: float32[{terms}]\n"
+    for name, term in (("S", "X[i]"), ("C", "1.0")):
+        text += f"{name}[v < {elements}] = sum over i < {terms} of select(I[i] == v, {term}, 0.0)\n"
+
+    def peer(where: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(elements, device=x.device).scatter_reduce_(0, where, x, "mean", include_self=False)
+
+    return OddRow(None, {"text": text + "M[v] = S[v] / max(C[v], 1.0)"}, peer, reads=True)
+
+
 def scattered_max(terms: int, elements: int) -> OddRow:
     def peer(where: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         return torch.full((elements,), -torch.inf, device=x.device).scatter_reduce_(0, where, x, "amax")
@@ -279,6 +290,7 @@ GPU_ROWS: Mapping[str, OddRow] = {
     "odd-scattered_sum-1000000-50000-f32": scattered_sum(1_000_000, 50_000),
     "odd-scattered_sum-1000000-256-f32": scattered_sum(1_000_000, 256),
     "odd-scattered_max-1000000-50000-f32": scattered_max(1_000_000, 50_000),
+    "odd-segment_mean-1000000-50000-f32": segment_mean(1_000_000, 50_000),
     "odd-bincount-1000000-50000": bincount(1_000_000, 50_000),
     "odd-histogram-10000000-256-f32": histogram(10_000_000, 256),
     "odd-confusion-1000000-10": confusion(1_000_000, 10),

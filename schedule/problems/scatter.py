@@ -1,11 +1,11 @@
 """Recognises reductions of the terms whose loaded index is that of the element, such as the gradient of an embedding,
 in a workload."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
-from ...ir.expr import Expr
-from ...ir.rewrite import loads_of, map_loads
+from ...ir.expr import Expr, Var
+from ...ir.rewrite import loads_of, map_loads, substitute
 from ...te.inline import inline_stages
 from ...te.scatter import Scatter, scatter_of
 from ...te.workload import Axis, Stage, Workload
@@ -19,17 +19,25 @@ MOST_TERMS = (1 << 31) - 1
 @dataclass(frozen=True)
 class ScatterProblem:
     """A scatter, and what is computed from it. ``outputs``: the stored stages, on the axes of the scatter; their bodies
-    load it at their own point, and inputs."""
+    load it at their own point, and inputs. ``others``: further scatters of the same terms to the same elements, on the
+    same axes, which outputs load, too."""
 
     workload: Workload
     scatter: Scatter
     outputs: tuple[Stage, ...]
+    others: tuple[Scatter, ...] = ()
+
+    @property
+    def each(self) -> tuple["ScatterProblem", ...]:
+        """This one and the others, each as if it were the only one."""
+        return tuple(replace(self, scatter=s, others=()) for s in (self.scatter, *self.others))
 
     @property
     def names(self) -> set[str]:
         """The names of all tensors and axes."""
         stage = self.scatter.stage
-        buffers = (*self.workload.inputs, stage.tensor, *(o.tensor for o in self.outputs))
+        tensors = [s.stage.tensor for s in (self.scatter, *self.others)]
+        buffers = (*self.workload.inputs, *tensors, *(o.tensor for o in self.outputs))
         return {b.name for b in buffers} | {a.name for a in (*stage.axes, *stage.reduce_axes)}
 
     @property
@@ -39,10 +47,11 @@ class ScatterProblem:
         assert stage.reducer is not None
         return Accumulation(stage.reducer, stage.body.dtype, stage.tensor.dtype)
 
-    def body_of(self, output: Stage, total: Expr) -> Expr:
-        """Return the body of an output with ``total`` for the element of the scatter that it reads."""
-        tensor = self.scatter.stage.tensor
-        return map_loads(output.body, lambda load: total if load.buffer == tensor else load)
+    def body_of(self, output: Stage, *totals: Expr) -> Expr:
+        """Return the body of an output with ``totals`` for the elements of the scatter, and of the others, that it
+        reads."""
+        known = {s.stage.tensor: t for s, t in zip((self.scatter, *self.others), totals, strict=True)}
+        return map_loads(output.body, lambda load: known.get(load.buffer, load))
 
     @property
     def batches(self) -> int:
@@ -74,14 +83,42 @@ class ScatterProblem:
 def scatter_problem(workload: Workload) -> ScatterProblem | None:
     """Return a workload that is one scatter, and what is computed from it at the same point, as such; None for any
     other."""
+    problem = joint_scatter_problem(workload)
+    return problem if problem is not None and not problem.others else None
+
+
+def joint_scatter_problem(workload: Workload) -> ScatterProblem | None:
+    """Return a workload that is one scatter, or several of the same terms such as sums and counts of segments, and what
+    is computed from these at the same point, as such; None for any other."""
     if workload.dynamic or workload.skews:
         return None
     inlined = inline_stages(workload)
     reductions = [s for s in inlined.stages if s.reducer is not None]
-    scatter = scatter_of(reductions[0]) if len(reductions) == 1 else None
-    if scatter is None or scatter.term_count > MOST_TERMS:
+    found = [scatter_of(s) for s in reductions]
+    if not found or found[0] is None or found[0].term_count > MOST_TERMS:
         return None
-    outputs = outputs_of_reduction(inlined, scatter.stage)
+    first, others = found[0], list[Scatter]()
+    for other in found[1:]:
+        same = None if other is None else _on_axes_of(first, other)
+        if same is None:
+            return None
+        others.append(same)
+    outputs = outputs_of_reduction(inlined, first.stage, *(o.stage for o in others))
     inputs = {b.name for b in workload.inputs}
-    read = {load.buffer.name for place in scatter.places for load in loads_of(place)}
-    return None if outputs is None or not read <= inputs else ScatterProblem(workload, scatter, outputs)
+    read = {load.buffer.name for place in first.places for load in loads_of(place)}
+    return None if outputs is None or not read <= inputs else ScatterProblem(workload, first, outputs, tuple(others))
+
+
+def _on_axes_of(first: Scatter, other: Scatter) -> Scatter | None:
+    """Return a scatter on the axes of the first one; None where its terms belong to other elements."""
+    a, b = ((*s.stage.axes, *s.stage.reduce_axes) for s in (first, other))
+    if [x.extent for x in a] != [x.extent for x in b] or len(first.stage.axes) != len(other.stage.axes):
+        return None
+    at = {old.name: Var(new.name) for new, old in zip(a, b, strict=True)}
+    own = [new.name for new, old in zip(a, b, strict=True) if old in other.keys]
+    places = tuple(substitute(p, at) for p in other.places)
+    if own != [k.name for k in first.keys] or places != first.places:
+        return None
+    axes, count = a, len(first.stage.axes)
+    stage = replace(other.stage, axes=axes[:count], reduce_axes=axes[count:], body=substitute(other.stage.body, at))
+    return Scatter(stage, first.keys, places, substitute(other.term, at))

@@ -13,6 +13,8 @@ no last launch.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import zip_longest
+from math import prod
 
 from ....core.dtypes import INDEX
 from ....ir.buffer import Buffer, MemoryScope
@@ -21,6 +23,7 @@ from ....ir.gpu.atomic import AtomicReduce
 from ....ir.rewrite import free_variables, loads_of
 from ....ir.stmt import HardwareAxis, Kernel
 from ....te.functions import all_of, cast, negated, not_equal, within
+from ....te.workload import Axis
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.scatter import ScatterProblem
 from ...space.columns import Size
@@ -67,97 +70,81 @@ class AtomicScatterSizes:
     resident: Size
 
 
-def atomic_scatter_kernel(problem: ScatterProblem, how: InPlaceReduction, sizes: AtomicScatterSizes) -> Kernel:
-    """Return the kernel of one setting."""
+def atomic_scatter_kernel(
+    problem: ScatterProblem, how: Sequence[InPlaceReduction], sizes: AtomicScatterSizes
+) -> Kernel:
+    """Return the kernel of one setting. ``how``: how the terms of each scatter are reduced."""
     return _AtomicKernelWriter(problem, how, sizes).kernel()
 
 
-def totals_are_output(problem: ScatterProblem, how: InPlaceReduction) -> bool:
+def totals_are_output(problem: ScatterProblem, how: Sequence[InPlaceReduction]) -> bool:
     """Return whether the one output is the totals themselves."""
-    return how.is_result and len(problem.outputs) == 1 and isinstance(problem.outputs[0].body, Load)
+    one = len(how) == len(problem.outputs) == 1
+    return one and how[0].is_result and isinstance(problem.outputs[0].body, Load)
 
 
 def prefetched_inputs(problem: ScatterProblem) -> tuple[Buffer, ...]:
     """Return the inputs with something for each term, where they fit L2 beside the totals."""
-    scatter = problem.scatter
-    terms = {a.name for a in scatter.stage.reduce_axes}
-    loads = [load for e in (scatter.term, *scatter.places) for load in loads_of(e)]
-    found = dict.fromkeys(load.buffer for load in loads if terms <= free_variables(load) and len(loads_of(load)) == 1)
+    terms = {a.name for a in problem.scatter.stage.reduce_axes}
+    found = dict.fromkeys(
+        load.buffer for load in loads_of_terms(problem) if terms <= free_variables(load) and len(loads_of(load)) == 1
+    )
     return tuple(found) if sum(b.bytes for b in found) <= MOST_PREFETCHED_BYTES else ()
 
 
-class _AtomicKernelWriter:
-    def __init__(self, problem: ScatterProblem, how: InPlaceReduction, sizes: AtomicScatterSizes) -> None:
-        self.p, self.how, self.s = problem, how, sizes
-        self.w = FreshNameWriter(problem.names)
-        self.axes = problem.scatter.stage.axes
-        self.is_output = totals_are_output(problem, how)
-        if self.is_output:
-            self.totals = problem.outputs[0].tensor
-        else:
-            self.totals = Buffer(self.w.fresh("totals"), (how.count, *(a.extent for a in self.axes)), how.dtype)
+def loads_of_terms(problem: ScatterProblem) -> tuple[Load, ...]:
+    """Return what is loaded for the terms of all scatters and for their elements, each once."""
+    read = (*problem.scatter.places, *(p.scatter.term for p in problem.each))
+    return tuple(dict.fromkeys(load for e in read for load in loads_of(e)))
 
-    def kernel(self) -> Kernel:
-        self._clear()
-        self._reduce()
-        if not self.is_output:
-            self._write_outputs()
-        outputs = tuple(dict.fromkeys(self.p.workload.output_buffers))
-        workspace = () if self.is_output else (self.totals,)
-        return Kernel(KERNEL_NAME, self.p.workload.inputs, outputs, workspace, self.w.finish())
 
-    def _clear(self) -> None:
-        """Set the totals, while the terms come into L2."""
-        w, count = self.w, self.totals.elements
+@dataclass(frozen=True)
+class _Totals:
+    """The totals of one scatter, ``[total, *axes of the stage]``, or ``[*axes of the stage]`` where they are the
+    output."""
+
+    w: FreshNameWriter
+    p: ScatterProblem
+    how: InPlaceReduction
+    s: AtomicScatterSizes
+    buffer: Buffer
+
+    @property
+    def _axes(self) -> tuple[Axis, ...]:
+        return self.p.scatter.stage.axes
+
+    @property
+    def width(self) -> int:
+        """How many totals are set at once."""
         width = VECTOR_BYTES // self.how.dtype.bytes
-        width = width if count % width == 0 else 1
-        flat, tensors = replace(self.totals, shape=(count,)), prefetched_inputs(self.p)
-        least = max((t.bytes // PREFETCHED_BYTES for t in tensors), default=0)
-        with self._each("clear_totals", count // width, least, tensors) as number, w.vectorized("lane", width) as lane:
-            w.store(flat, (number * width + lane,), self.how.identity)
+        return width if self.buffer.elements % width == 0 else 1
 
-    @contextmanager
-    def _each(self, name: str, items: int, least_blocks: int = 0, tensors: Sequence[Buffer] = ()) -> Iterator[Expr]:
-        """A launch whose threads do something for each of so many items; give its number. It begins by prefetching
-        ``tensors``."""
-        blocks = min(max(-(-items // POINT_THREADS), least_blocks), POINT_BLOCKS)
-        axes = [("block", blocks, HardwareAxis.GRID_X), ("thread", POINT_THREADS, HardwareAxis.THREAD)]
-        with self.w.launch(name, axes) as (block, thread):
-            prefetch = L2Prefetch(self.w, (thread, POINT_THREADS), (block, blocks), blocks)
-            for tensor in tensors:
-                prefetch.all("prefetched", tensor)
-            number = block * POINT_THREADS + thread
-            with self.w.shared_out("item", items, blocks * POINT_THREADS, number) as item:
-                yield minimum(item, index(items - 1))
+    def set(self, vector: Expr) -> None:
+        """Set some totals, given the number of their vector."""
+        flat = replace(self.buffer, shape=(self.buffer.elements,))
+        with self.w.vectorized("lane", self.width) as lane:
+            self.w.store(flat, (vector * self.width + lane,), self.how.identity)
 
-    def _at(self, number: Expr, here: Mapping[str, Expr]) -> tuple[Expr, ...]:
-        """Return the indices of a total of the element at some axes of the stage."""
-        at = tuple(here[a.name] for a in self.axes)
-        return at if self.is_output else (number, *at)
+    def result(self, here: Mapping[str, Expr]) -> Buffer:
+        """Return the reduced terms of an element, in registers."""
+        result = self.w.allocate("result", (), self.p.scatter.stage.tensor.dtype, MemoryScope.REGISTER)
+        totals = [Load(self.buffer, self._at(index(n), here)) for n in range(self.how.count)]
+        self.w.store(result, (), self.how.result(totals))
+        return result
 
-    def _reduce(self) -> None:
-        w, s, p = self.w, self.s, self.p
-        axes = [("block", s.blocks, HardwareAxis.GRID_X), ("thread", s.threads, HardwareAxis.THREAD)]
-        loads = TermLoads(w, p, s, p.accumulation.accumulator_dtype)
-        with w.launch(KERNEL_NAME, axes, min_blocks=s.ctas_per_sm) as (block, thread):
-            batch, part = block // (s.parts * s.key_parts), block // s.key_parts % s.parts
-            first_key = block % s.key_parts * s.keys
-            copies = self._new_copies(thread) if s.copies else None
-            with w.loop("trip", s.trips) as trip:
-                keys, values = loads.load(batch, part, trip, thread)
-                with w.unrolled("u", s.unroll) as u, w.unrolled("lane", s.vector_width) as lane:
-                    at = loads.at_lane(loads.at(batch, part, trip, thread, u), lane)
-                    number = Cast(Load(keys, (u, lane)), INDEX)
-                    with w.when(number >= first_key, number < first_key + s.keys if s.key_parts > 1 else None):
-                        key, value = loads.inside(number), Load(values, (u, lane))
-                        here = {**at, **axis_indices(key, p.scatter.keys)}
-                        self._reduce_term(value, here, key - first_key, copies, thread)
-            if copies is not None:
-                self._join_copies(copies, batch, first_key, thread)
+    def new_copies(self, thread: Expr) -> Buffer:
+        """Return copies of the totals of a block's elements in shared memory, without any term yet."""
+        w, s = self.w, self.s
+        count = len(self.how.copied) * s.keys * self.p.columns
+        copies = w.allocate("copies", (s.copies, count), self.how.copy_dtype, MemoryScope.SHARED)
+        with w.shared_out("place", count, s.threads, thread) as place, w.unrolled("copy", s.copies) as copy:
+            w.store(copies, (copy, minimum(place, index(count - 1))), cast(self.how.identity, copies.dtype))
+        return copies
 
-    def _reduce_term(
+    def reduce_term(
         self, value: Expr, here: Mapping[str, Expr], key: Expr, copies: Buffer | None, thread: Expr
     ) -> None:
+        """Reduce the totals, or a copy of them, with a term. ``key``: the number of its element among the block's."""
         column: Expr = index(0)
         for axis in self.p.scatter.rest:
             column = column * axis.extent + here[axis.name]
@@ -177,20 +164,9 @@ class _AtomicKernelWriter:
 
         self.how.reduce(self.w, value, reduce)
 
-    def _new_copies(self, thread: Expr) -> Buffer:
-        """Return copies of the totals of a block's elements in shared memory, without any term yet."""
-        w, s = self.w, self.s
-        count = len(self.how.copied) * s.keys * self.p.columns
-        copies = w.allocate("copies", (s.copies, count), self.how.copy_dtype, MemoryScope.SHARED)
-        with w.shared_out("place", count, s.threads, thread) as place, w.unrolled("copy", s.copies) as copy:
-            w.store(copies, (copy, minimum(place, index(count - 1))), cast(self.how.identity, copies.dtype))
-        w.barrier()
-        return copies
-
-    def _join_copies(self, copies: Buffer, batch: Expr, first_key: Expr, thread: Expr) -> None:
-        """Reduce the totals in global memory with those of the copies that any term has changed."""
+    def join_copies(self, copies: Buffer, batch: Expr, first_key: Expr, thread: Expr) -> None:
+        """Reduce the totals with those of the copies that any term has changed."""
         w, s, p, scatter = self.w, self.s, self.p, self.p.scatter
-        w.barrier()
         total = w.allocate("total", (), copies.dtype, MemoryScope.REGISTER)
         with w.shared_out("place", copies.shape[1], s.threads, thread) as place:
             here = minimum(place, index(copies.shape[1] - 1))
@@ -209,16 +185,94 @@ class _AtomicKernelWriter:
                 self._reduce_total(self._at(number, of), Load(total, ()))
 
     def _reduce_total(self, at: tuple[Expr, ...], value: Expr) -> None:
-        self.w.emit(AtomicReduce(self.how.op, self.totals, at, cast(value, self.how.dtype)))
+        self.w.emit(AtomicReduce(self.how.op, self.buffer, at, cast(value, self.how.dtype)))
+
+    def _at(self, number: Expr, here: Mapping[str, Expr]) -> tuple[Expr, ...]:
+        """Return the indices of a total of the element at some axes of the stage."""
+        at = tuple(here[a.name] for a in self._axes)
+        return at if len(self.buffer.shape) == len(at) else (number, *at)
+
+
+class _AtomicKernelWriter:
+    def __init__(self, problem: ScatterProblem, how: Sequence[InPlaceReduction], sizes: AtomicScatterSizes) -> None:
+        self.p, self.s, self.w = problem, sizes, FreshNameWriter(problem.names)
+        self.axes = problem.scatter.stage.axes
+        self.is_output = totals_are_output(problem, how)
+        self.each = [
+            _Totals(self.w, p, h, sizes, problem.outputs[0].tensor if self.is_output else self._new_totals(h))
+            for p, h in zip(problem.each, how, strict=True)
+        ]
+
+    def _new_totals(self, how: InPlaceReduction) -> Buffer:
+        return Buffer(self.w.fresh("totals"), (how.count, *(a.extent for a in self.axes)), how.dtype)
+
+    def kernel(self) -> Kernel:
+        self._set_totals()
+        self._reduce()
+        if not self.is_output:
+            self._write_outputs()
+        outputs = tuple(dict.fromkeys(self.p.workload.output_buffers))
+        workspace = () if self.is_output else tuple(t.buffer for t in self.each)
+        return Kernel(KERNEL_NAME, self.p.workload.inputs, outputs, workspace, self.w.finish())
+
+    def _set_totals(self) -> None:
+        """Terms come into L2 meanwhile."""
+        tensors = prefetched_inputs(self.p)
+        least = max((t.bytes // PREFETCHED_BYTES for t in tensors), default=0)
+        counts = [t.buffer.elements // t.width for t in self.each]
+        with self._point_launch("clear_totals", max(counts), least) as (block, thread, blocks):
+            prefetch = L2Prefetch(self.w, (thread, POINT_THREADS), (block, blocks), blocks)
+            for tensor in tensors:
+                prefetch.all("prefetched", tensor)
+            for totals, count in zip(self.each, counts, strict=True):
+                with self._points(count, block, thread, blocks) as vector:
+                    totals.set(vector)
+
+    @contextmanager
+    def _point_launch(self, name: str, points: int, least_blocks: int = 0) -> Iterator[tuple[Expr, Expr, int]]:
+        """A launch for so many points; give block and thread, and how many blocks there are."""
+        blocks = min(max(-(-points // POINT_THREADS), least_blocks), POINT_BLOCKS)
+        axes = [("block", blocks, HardwareAxis.GRID_X), ("thread", POINT_THREADS, HardwareAxis.THREAD)]
+        with self.w.launch(name, axes) as (block, thread):
+            yield block, thread, blocks
+
+    @contextmanager
+    def _points(self, points: int, block: Expr, thread: Expr, blocks: int) -> Iterator[Expr]:
+        """What the threads of a launch share; give the number of each."""
+        number = block * POINT_THREADS + thread
+        with self.w.shared_out("point", points, blocks * POINT_THREADS, number) as point:
+            yield minimum(point, index(points - 1))
+
+    def _reduce(self) -> None:
+        w, s, p = self.w, self.s, self.p
+        axes = [("block", s.blocks, HardwareAxis.GRID_X), ("thread", s.threads, HardwareAxis.THREAD)]
+        loads = TermLoads(w, p, s)
+        with w.launch(KERNEL_NAME, axes, min_blocks=s.ctas_per_sm) as (block, thread):
+            batch, part = block // (s.parts * s.key_parts), block // s.key_parts % s.parts
+            first_key = block % s.key_parts * s.keys
+            copies = [t.new_copies(thread) for t in self.each] if s.copies else []
+            if copies:
+                w.barrier()
+            with w.loop("trip", s.trips) as trip:
+                keys, values = loads.load(batch, part, trip, thread)
+                with w.unrolled("u", s.unroll) as u, w.unrolled("lane", s.vector_width) as lane:
+                    at = loads.at_lane(loads.at(batch, part, trip, thread, u), lane)
+                    number = Cast(Load(keys, (u, lane)), INDEX)
+                    with w.when(number >= first_key, number < first_key + s.keys if s.key_parts > 1 else None):
+                        key = loads.inside(number)
+                        here = {**at, **axis_indices(key, p.scatter.keys)}
+                        for totals, own, copy in zip_longest(self.each, values, copies):
+                            totals.reduce_term(Load(own, (u, lane)), here, key - first_key, copy, thread)
+            if copies:
+                w.barrier()
+            for totals, copy in zip(self.each, copies, strict=False):
+                totals.join_copies(copy, batch, first_key, thread)
 
     def _write_outputs(self) -> None:
-        w, how = self.w, self.how
-        points = self.totals.elements // how.count
-        with self._each("write_outputs", points) as point:
+        points = prod(a.extent for a in self.axes)
+        with self._point_launch("write_outputs", points) as at, self._points(points, *at) as point:
             here = axis_indices(point, self.axes)
-            result = w.allocate("result", (), self.p.scatter.stage.tensor.dtype, MemoryScope.REGISTER)
-            totals = [Load(self.totals, self._at(index(n), here)) for n in range(how.count)]
-            w.store(result, (), how.result(totals))
+            results = [Load(totals.result(here), ()) for totals in self.each]
             for output in self.p.outputs:
-                value = scalar_at(self.p.body_of(output, Load(result, ())), here)
-                w.store(output.tensor, tuple(here[a.name] for a in self.axes), value)
+                value = scalar_at(self.p.body_of(output, *results), here)
+                self.w.store(output.tensor, tuple(here[a.name] for a in self.axes), value)

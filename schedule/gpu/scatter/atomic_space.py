@@ -10,11 +10,10 @@ import numpy as np
 from ....core.schedule import KnobValue
 from ....core.target import Target
 from ....ir.expr import WARP_LANES
-from ....ir.rewrite import loads_of
 from ....ir.stmt import Kernel
 from ....te.cost import flops, minimum_bytes
 from ....te.workload import Workload
-from ...problems.scatter import ScatterProblem, scatter_problem
+from ...problems.scatter import ScatterProblem, joint_scatter_problem
 from ...sketch import Peaks
 from ...space.columns import Bools, Columns, Derived, Floats, Ints
 from ...space.constraint import Constraint
@@ -24,7 +23,7 @@ from ..memory_prior import MemoryTraffic, memory_bound_seconds
 from ..peaks import gpu_peaks
 from ..plan import GpuPlan
 from ..quantities import GPU_QUANTITIES, gpu_columns
-from .atomic_kernel import AtomicScatterSizes, atomic_scatter_kernel, totals_are_output
+from .atomic_kernel import AtomicScatterSizes, atomic_scatter_kernel, loads_of_terms, totals_are_output
 from .in_place import InPlaceReduction, in_place_reduction
 from .space import L2_SECONDS
 from .term_loads import vector_extent
@@ -57,7 +56,7 @@ class AtomicScatterPlan(GpuPlan):
     """The settings of a scatter whose terms are reduced in memory, on a target."""
 
     problem: ScatterProblem
-    how: InPlaceReduction
+    how: tuple[InPlaceReduction, ...]
     target: Target
 
     @property
@@ -86,12 +85,13 @@ class AtomicScatterPlan(GpuPlan):
     def copy_bytes(self, key_parts: Ints) -> Ints:
         """Return the bytes of a copy of the totals of a batch, or of a part of its elements."""
         keys: Ints = -(-self.problem.keys // key_parts)
-        return keys * (self.problem.columns * len(self.how.copied) * self.how.copy_dtype.bytes)
+        return keys * (self.problem.columns * sum(len(h.copied) * h.copy_dtype.bytes for h in self.how))
 
     @property
     def totals_bytes(self) -> int:
         """Bytes of all totals."""
-        return prod(a.extent for a in self.problem.scatter.stage.axes) * self.how.count * self.how.dtype.bytes
+        each = sum(h.count * h.dtype.bytes for h in self.how)
+        return prod(a.extent for a in self.problem.scatter.stage.axes) * each
 
     @property
     def _numbers(self) -> int:
@@ -103,7 +103,7 @@ class AtomicScatterPlan(GpuPlan):
         vectors = self._numbers // width
         parts = self._parts(per_sm, key_parts, vectors, threads)
         of_part = -(-vectors // parts)
-        shared, registers = copies * self.copy_bytes(key_parts), REGISTERS + 2 * unroll * width
+        shared, registers = copies * self.copy_bytes(key_parts), REGISTERS + (1 + len(self.how)) * unroll * width
         return AtomicScatterSizes(
             threads=threads,
             vector_width=width,
@@ -177,10 +177,10 @@ class AtomicScatterPlan(GpuPlan):
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
         p, s, device = self.problem, self.sizes(columns), gpu_peaks(self.target, peaks)
         numbers, places = p.batches * self._numbers, p.keys * p.columns
-        read = sum(e.dtype.bytes for e in {*loads_of(p.scatter.term), *loads_of(p.scatter.key)})
+        read = sum(load.dtype.bytes for load in loads_of_terms(p))
         per_sm = np.minimum(s.resident, -(-s.blocks // device.multiprocessors))
         waiting = np.maximum(1.0, BUSY_THREADS / (s.threads * np.maximum(per_sm, 1)))
-        cycles = max(SHARED_REDUCE_CYCLES * self.how.copy_dtype.bytes / 4, 1 / places) * waiting
+        cycles = sum(max(SHARED_REDUCE_CYCLES * h.copy_dtype.bytes / 4, 1 / places) for h in self.how) * waiting
         traffic = MemoryTraffic(
             blocks=s.blocks,
             resident=s.threads * np.maximum(per_sm, 1) / ALONE_THREADS,  # warps do not wait for each other
@@ -191,18 +191,22 @@ class AtomicScatterPlan(GpuPlan):
             shared_bytes=np.where(s.copies > 0, numbers * cycles * device.shared_bytes_per_cycle, 0.0),
             operations=flops(p.workload),
         )
-        size = self.how.dtype.bytes
-        each = REDUCE_SECONDS * max(1.0, SLICES / max(1.0, p.batches * places * size / LINE_BYTES))
-        alone = numbers / p.columns * -(-p.columns * size // SECTOR_BYTES)
-        own = s.keys * p.columns * size / SECTOR_BYTES + 1
-        joined = s.blocks * own * (1 - np.exp(-numbers / s.blocks / own))  # those that any term has changed
-        reduced = each * np.where(s.copies == 0, alone, joined)
+        reduced = sum(self._reduce_seconds(s, h.dtype.bytes) for h in self.how)
         rate = device.l2_bytes_per_cycle * device.multiprocessors * device.clock_hz
         if self.totals_bytes > MOST_CACHED_BYTES:
             rate = device.memory_bytes_per_second
         launches = 1 if totals_are_output(p, self.how) else 2
         others = launches * (device.launch_seconds + L2_SECONDS + self.totals_bytes / rate)
         return np.asarray(memory_bound_seconds(device, traffic) + reduced + others, np.float64)
+
+    def _reduce_seconds(self, s: AtomicScatterSizes, size: int) -> Floats:
+        """Return how long reductions of totals of ``size`` bytes in global memory take."""
+        p, numbers = self.problem, self.problem.batches * self._numbers
+        lines = max(1.0, p.batches * p.keys * p.columns * size / LINE_BYTES)
+        alone = numbers / p.columns * -(-p.columns * size // SECTOR_BYTES)
+        own = s.keys * p.columns * size / SECTOR_BYTES + 1
+        joined = s.blocks * own * (1 - np.exp(-numbers / s.blocks / own))  # those that any term has changed
+        return REDUCE_SECONDS * max(1.0, SLICES / lines) * np.where(s.copies == 0, alone, joined)
 
     def derive(self, columns: Columns) -> Derived:
         s = self.sizes(columns)
@@ -213,13 +217,15 @@ class AtomicScatterPlan(GpuPlan):
 
 
 def _plan(workload: Workload, target: Target) -> AtomicScatterPlan | None:
-    problem = scatter_problem(workload)
-    how = None if problem is None else in_place_reduction(problem)
-    if problem is None or how is None or problem.columns > MOST_COLUMNS:
+    problem = joint_scatter_problem(workload)
+    if problem is None or problem.columns > MOST_COLUMNS:
+        return None
+    how = tuple(h for h in map(in_place_reduction, problem.each) if h is not None)
+    if len(how) < len(problem.each):
         return None
     plan = AtomicScatterPlan(problem, how, target)
     if plan.copy_bytes(np.ones(1, np.int64))[0] > plan.limits.shared_bytes_per_block:
-        plan = replace(plan, how=how.with_least_copies)
+        plan = replace(plan, how=tuple(h.with_least_copies for h in how))
     return plan if plan.totals_bytes <= MOST_TOTALS_BYTES else None
 
 

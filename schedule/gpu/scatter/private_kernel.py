@@ -87,14 +87,14 @@ class _PrivateKernelWriter:
     def _reduce_parts(self) -> None:
         w, s, p = self.w, self.s, self.p
         axes = [("block", s.blocks, HardwareAxis.GRID_X), ("thread", s.threads, HardwareAxis.THREAD)]
-        loads = TermLoads(w, p, s, self.dtype)
+        loads = TermLoads(w, p, s)
         with w.launch(KERNEL_NAME, axes, min_blocks=s.resident) as (block, thread):
             batch, part = block // s.parts, block % s.parts
             copies = w.allocate("copies", (p.keys, s.threads), self.dtype, MemoryScope.SHARED)
             with w.loop("key", p.keys) as key:
                 w.store(copies, (key, thread), self.identity)
             with w.loop("trip", s.trips) as trip:
-                keys, values = loads.load(batch, part, trip, thread)
+                keys, (values,) = loads.load(batch, part, trip, thread)
                 with w.unrolled("u", s.unroll) as u, w.unrolled("lane", s.vector_width) as lane:
                     number = Cast(Load(keys, (u, lane)), INDEX)
                     with w.when(number >= 0):

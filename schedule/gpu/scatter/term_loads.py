@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from ....core.dtypes import INDEX, DType, int32
+from ....core.dtypes import INDEX, int32
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import Cast, Expr, Load, Select, index, logical_and, maximum, minimum
 from ....ir.stmt import LoopKind
@@ -36,18 +36,19 @@ class TermLoads:
     w: FreshNameWriter
     problem: ScatterProblem
     sizes: LoadSizes
-    dtype: DType
 
     @property
     def _vectors(self) -> int:
         return self.problem.terms * self.problem.columns // self.sizes.vector_width
 
-    def load(self, batch: Expr, part: Expr, trip: Expr, thread: Expr) -> tuple[Buffer, Buffer]:
-        """Return the elements along the keys and the values of some terms, [vector, lane]; -1 for no element."""
+    def load(self, batch: Expr, part: Expr, trip: Expr, thread: Expr) -> tuple[Buffer, list[Buffer]]:
+        """Return the elements along the keys of some terms, [vector, lane], -1 for none; and the values that each
+        scatter reduces."""
         w, s, scatter = self.w, self.sizes, self.problem.scatter
         shape, of_part = (s.unroll, s.vector_width), -(-self._vectors // s.parts)
         keys = w.allocate("keys", shape, int32, MemoryScope.REGISTER)
-        values = w.allocate("values", shape, self.dtype, MemoryScope.REGISTER)
+        each = [(p.scatter.term, p.accumulation.accumulator_dtype) for p in self.problem.each]
+        values = [w.allocate("values", shape, dtype, MemoryScope.REGISTER) for _, dtype in each]
         with w.unrolled("u", s.unroll) as u:
             place = (trip * s.unroll + u) * s.threads + thread
             exists = logical_and(place < of_part, part * of_part + place < self._vectors)
@@ -58,11 +59,10 @@ class TermLoads:
                     logical_and(exists, scalar_at(scatter.is_inside, here)), scalar_at(scatter.key, here), index(-1)
                 )
                 w.store(keys, (u, lane), Cast(key, int32))
-            with w.loop("lane", s.vector_width, LoopKind.VECTORIZED) as lane:
-                here = self.at_lane(at, lane)
-                own = self.inside(Load(keys, (u, lane)))
-                value = scalar_at(scatter.term, {**here, **axis_indices(own, scatter.keys)})
-                w.store(values, (u, lane), value if value.dtype == self.dtype else Cast(value, self.dtype))
+            for target, (term, dtype) in zip(values, each, strict=True):
+                with w.loop("lane", s.vector_width, LoopKind.VECTORIZED) as lane:
+                    own = axis_indices(self.inside(Load(keys, (u, lane))), scatter.keys)
+                    w.store(target, (u, lane), cast(scalar_at(term, {**self.at_lane(at, lane), **own}), dtype))
         return keys, values
 
     def at(self, batch: Expr, part: Expr, trip: Expr, thread: Expr, u: Expr) -> Mapping[str, Expr]:

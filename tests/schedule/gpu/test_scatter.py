@@ -283,3 +283,41 @@ def test_how_many_copies_fit() -> None:
         assert space.column("copies").max() == most
         alone = space.column("copies") == 0
         assert alone.any() and (space.column("key_parts")[alone] == 1).all()
+
+
+def test_scatters_of_the_same_terms_are_one_kernel() -> None:
+    """Sums, counts and means of segments; the mean and the variance, by bins, of batches with columns; the range."""
+    one = "I: int32[700]\nX: float32[700]\nS[v < 40] = sum over i < 700 of select(int64(I[i]) == v, X[i], 0.0)"
+    count = "C[v < 40] = sum over j < 700 of select(int64(I[j]) == v, 1.0, 0.0)"
+    binned = "select(int64(floor(X[n, i, d] * 5.0)) + 5 == b and W[i] > 0.0"
+    for text, outputs in (
+        (f"{one}   # output\n{count}   # output\nM[v] = S[v] / max(C[v], 1.0)", 3),
+        (f"{one}\n{count}\nM[v] = S[v] / max(C[v], 1.0)", 1),
+        (
+            "X: float32[2, 500, 3]\nW: float32[500]\n"
+            f"A[n < 2, b < 10, d < 3] = sum over i < 500 of {binned}, W[i], 0.0)\n"
+            f"B[n < 2, b < 10, d < 3] = sum over i < 500 of {binned}, W[i] * W[i], 0.0)\n"
+            "V[n, b, d] = B[n, b, d] - A[n, b, d] * A[n, b, d]",
+            1,
+        ),
+        (
+            "I: int32[700]\nX: float32[700]\nA[v < 40] = max over i < 700 of select(int64(I[i]) == v, X[i], -inf)\n"
+            "B[v < 40] = min over i < 700 of select(int64(I[i]) == v, X[i], inf)\nR[v] = A[v] - B[v]",
+            1,
+        ),
+    ):
+        workload = parse_workload(text)
+        assert len(workload.outputs) == outputs and not SKETCH.matches(workload, H200)
+        assert assert_agrees(ATOMIC, workload, 8, policy=WHOLE) == 8
+
+
+def test_scatters_of_other_terms_are_none() -> None:
+    """By another index, to elements along another axis, over another range of terms; and one beside a plain sum."""
+    one = "I: int32[700]\nX: float32[700]\nS[v < 40] = sum over i < 700 of select(int64(I[i]) == v, X[i], 0.0)\n"
+    for other in (
+        "C[v < 40] = sum over i < 700 of select(int64(I[i]) + 1 == v, 1.0, 0.0)",
+        "C[v < 40] = sum over i < 600 of select(int64(I[i]) == v, 1.0, 0.0)",
+        "C[v < 40] = sum over i < 700 of X[i]",
+        "C[v < 40] = prod over i < 700 of select(int64(I[i]) == v, X[i], 1.0)",
+    ):
+        assert not ATOMIC.matches(parse_workload(f"{one}{other}\nM[v] = S[v] / C[v]"), H200)
