@@ -22,7 +22,7 @@ from math import prod
 
 from ....core.dtypes import INDEX, float32, int32
 from ....ir.buffer import Buffer, MemoryScope
-from ....ir.expr import WARP_LANES, Cast, Expr, Load, Select, conjunction, const, index, logical_and
+from ....ir.expr import WARP_LANES, Cast, Expr, Load, Select, const, index, logical_and
 from ....ir.gpu.async_copy import CopyAsync, CopyAsyncCommit, CopyAsyncWait
 from ....ir.rewrite import substitute
 from ....ir.stmt import Kernel
@@ -32,7 +32,8 @@ from ...problems.gemm import Gemm
 from ...problems.image_window import TAP
 from ...problems.implicit_gemm import filters_inside
 from ...tile.names import FreshNameWriter
-from ..conv_mma.sizes import warp_atom
+from ..conv_mma.sizes import filter_vectors, warp_atom
+from ..l2_prefetch import L2Prefetch
 from ..launch_axes import warp_axes
 from ..skinny.mma_tiles import ATOM_M, ATOM_N
 from .sizes import ATOM_WORDS, LOADS_AT_ONCE, WORD_BYTES, FewChannelsSizes, copied_elements, interleaved, k_atoms, lead
@@ -72,6 +73,8 @@ class FewChannelsWriter(ABC):
             self.first_filter = (cta % s.groups * s.warps_n + warp_n) * (s.atoms_n * ATOM_N)
             shape = (s.stages, s.rows * s.pitch)
             self.stages = w.allocate("staged_pixels", shape, self.image.dtype, MemoryScope.SHARED)
+            prefetch = L2Prefetch(w, (self.thread, s.threads), (cta, s.blocks), s.prefetching)
+            prefetch.all("prefetched", self.filters.buffer)
             for ahead in range(s.stages - 1):
                 self._copy(index(ahead), index(ahead))
             self._begin()
@@ -220,29 +223,34 @@ class FewChannelsWriter(ABC):
         return [logical_and(*bound, *([] if word.exists is None else [word.exists])) for bound in bounds]
 
     def _load_filters(
-        self, parity: Expr, side: str, atoms: int, pairs: int, filter_of: Callable[[Expr, int], Expr]
+        self, parity: Expr, side: str, atoms: int, pairs: int, filter_of: Callable[[Expr, int], Expr], joined: int = 1
     ) -> Buffer:
         """Return this lane's share of the filters in the order of a parity: fragments of ``atoms`` instructions, the
-        ``side`` a or b of them. A lane has ``pairs`` filters of each, which ``filter_of`` gives by both numbers. What
-        is none is zero."""
+        ``side`` a or b of them. A lane has ``pairs`` filters of each, which ``filter_of`` gives by both numbers. Those
+        of ``joined`` instructions are neighbours. What is none is zero."""
         w, s, taps, n = self.w, self.s, self.taps, self.gemm.n.extent
         shape = (self.k_atoms, atoms, self.atom.elements(side))
         own = w.allocate("own_filters", shape, self.atom.operand, MemoryScope.REGISTER)
+        axis, most = filter_vectors(self.gemm)
+        width = joined if axis == "n" and most % joined == 0 else 1
+        held = w.allocate("held_filters", (width,), self.filters.dtype, MemoryScope.REGISTER)
         for step, half in product(range(self.k_atoms), range(2)):
             word = self._word(step, half, parity)
             for (e, exists), pair in product(enumerate(self._exist(word)), range(pairs)):
                 place = word.first + e
                 tap = word.row * self.window.taps[-1] + place // self.window.channels
-                with w.unrolled("atom", atoms) as atom:
-                    f = filter_of(atom, pair)
-                    at = {TAP: tap, "k": place % self.window.channels, "n": f}
+                with w.unrolled("atom", atoms // width) as vector:
+                    f = filter_of(vector * width, pair)
+                    at: dict[str, Expr] = {TAP: tap, "k": place % self.window.channels, "n": f}
                     inside = [exists, *(substitute(condition, at) for condition in filters_inside(self.gemm))]
                     inside += [f < n] if n % s.filters else []
-                    load = substitute(self.filters, at)
-                    assert isinstance(load, Load)
-                    value = Load(load.buffer, load.indices, conjunction(*inside))
-                    to = (index(step), atom, index((half * pairs + pair) * taps.unit + e))
-                    w.store(own, to, cast(value, own.dtype))
+                    with w.vectorized("f", width) as v:
+                        w.store(held, (v,), const(0.0, held.dtype))
+                    with w.when(*inside), w.vectorized("f", width) as v:
+                        w.store(held, (v,), substitute(self.filters, {**at, "n": f + v}))
+                    for m in range(width):
+                        to = (index(step), vector * width + m, index((half * pairs + pair) * taps.unit + e))
+                        w.store(own, to, cast(Load(held, (index(m),)), own.dtype))
         return own
 
     # --- products

@@ -28,14 +28,15 @@ class PixelRows(FewChannelsWriter):
 
     def _begin(self) -> None:
         self.parity = self.warp_m % self.taps.parities
-        self.b = self._load_filters(self.parity, "b", self.s.atoms_n, 1, lambda atom, _: self._filter(atom, self.pixel))
+        of_lane = lambda atom, _: self._filter(atom, self.pixel)  # noqa: E731
+        self.b = self._load_filters(self.parity, "b", self.s.atoms_n, 1, of_lane, self.s.joined)
         self.words = self._find_words(self.parity)
 
     def _filter(self, atom: Expr, column: Expr) -> Expr:
-        """Return the filter that is a column of one of the warp's instructions. Lanes have two neighbouring columns of
-        each, and so ``joined`` times two neighbouring filters."""
+        """Return the filter that is a column of one of the warp's instructions. The same column of ``joined`` of these
+        has neighbours. Lanes have sums of two columns, and so of twice as many neighbours."""
         joined = self.s.joined
-        within = column // 2 * (2 * joined) + atom % joined * 2 + column % 2
+        within = column * joined + atom % joined
         found: Expr = self.first_filter + atom // joined * (ATOM_N * joined) + within
         return found
 
@@ -63,7 +64,7 @@ class PixelRows(FewChannelsWriter):
                 for group in range(s.atoms_n // joined):
                     for atom, e in product(range(joined), range(2)):
                         own = (index(number), index(group * joined + atom), index(half * 2 + e))
-                        w.store(total, (index(atom * 2 + e),), Load(sums, own))
+                        w.store(total, (index(e * joined + atom),), Load(sums, own))
                     begin = self._filter(index(group * joined), self.place * 2)
                     for e in range(0, 2 * joined, width):
                         f = begin + e

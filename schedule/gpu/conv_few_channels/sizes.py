@@ -24,8 +24,9 @@ ATOM_WORDS = 8
 """Words of k of a matrix instruction."""
 LOADS_AT_ONCE = 16
 """A thread loads so many elements of pixels before it stores the first one, where they are copied one by one."""
-SPARE_REGISTERS = 40
-"""Registers for addresses and constants, roughly."""
+SPARE_REGISTERS, MOST_AHEAD = 42, 8
+"""Registers for addresses and constants, roughly, and from how many instructions along k on there is no room to load
+more words ahead (from compiled kernels)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +41,8 @@ class FewChannelsSizes:
     how many rows of pixels the windows of a patch see along the height. ``rows``: those of all slices. ``pitch``:
     elements of such a row in shared memory. ``rounds``: how many patches a block computes, one after another.
     ``blocks``: thread blocks. ``stage_bytes``: what the pixels of a patch take of shared memory. ``shared_bytes``:
-    shared memory of a block. ``registers``: estimated registers of a thread. ``resident``: how many blocks a
-    multiprocessor runs at once, by that estimate.
+    shared memory of a block. ``registers``: estimated registers of a thread. ``prefetching``: how many blocks
+    prefetch filters into L2. ``resident``: how many blocks a multiprocessor runs at once, by that estimate.
     """
 
     tile_h: Size
@@ -66,6 +67,7 @@ class FewChannelsSizes:
     stage_bytes: Size
     shared_bytes: Size
     registers: Size
+    prefetching: Size
     resident: Size
 
 
@@ -87,10 +89,8 @@ def few_channels_sizes(gemm: Gemm, target: Target, columns: Columns) -> FewChann
     unit, elements = copied_elements(gemm), (tile_w - 1) * words.step + words.run + 2 * words.unit
     pitch = padded(elements + lead(gemm), max(unit, words.unit, VECTOR_BYTES // size))
     stage_bytes = rows * pitch * size
-    # the words of as many instructions as the compiler loads ahead
-    ahead = np.where(atoms_m == 1, min(k_atoms(gemm), 6), 2 * atoms_m)
-    fragments = 2 * k_atoms(gemm) * (atoms_n + 1) * orders(gemm) + 4 * atoms_m * atoms_n + 4 * ahead
-    registers = SPARE_REGISTERS + fragments
+    fragments = 2 * k_atoms(gemm) * atoms_n * orders(gemm) + 4 * atoms_m * atoms_n
+    registers = SPARE_REGISTERS + 2 * min(k_atoms(gemm), MOST_AHEAD) + fragments
     shared_bytes = stages * stage_bytes
     found = FewChannelsSizes(
         **knobs,
@@ -109,11 +109,17 @@ def few_channels_sizes(gemm: Gemm, target: Target, columns: Columns) -> FewChann
         stage_bytes=stage_bytes,
         shared_bytes=shared_bytes,
         registers=registers,
+        prefetching=ones,
         resident=limits_of(target).resident_blocks(threads, registers, shared_bytes),
     )
     at_once = np.clip(found.resident * target.threads // groups, 1, patches)
     rounds = -(-patches // at_once)
-    return replace(found, rounds=rounds, blocks=-(-patches // rounds) * groups)
+    return replace(
+        found,
+        rounds=rounds,
+        blocks=-(-patches // rounds) * groups,
+        prefetching=limits_of(target).overlapping_ctas(found.resident, target.threads),
+    )
 
 
 def interleaved(gemm: Gemm) -> int:
