@@ -43,6 +43,9 @@ CHAIN_CYCLES = 33
 """Cycles until the result of a matrix instruction is there, or that of a load from shared memory."""
 ATOM_CYCLES = 8
 """Cycles between two matrix instructions of a warp."""
+UNHIDDEN = 0.35
+"""The share of the products' time that moving bytes does not hide, or the other way round (from ten stems on an
+H200, which took 5 to 70 us)."""
 ROUND_CYCLES = 200
 """Cycles of a round beside its copies and products."""
 
@@ -95,5 +98,8 @@ def few_channels_seconds(workload: Workload, gemm: Gemm, target: Target, s: FewC
     uneven = s.rounds * (s.blocks // s.groups) / s.patches
     # the device begins blocks one after another, and none of them ends before the last one has begun
     begun = found.seconds(BLOCK_CYCLES) * s.blocks / 2
-    seconds: Floats = memory_bound_seconds(found, traffic) * uneven + begun
+    multiplied = tensor / found.warp_tensor_flops_per_cycle / found.multiprocessors * found.seconds(1)
+    moved = minimum_bytes(workload) / found.memory_bytes_per_second
+    unhidden = UNHIDDEN * np.minimum(multiplied, moved) + LOAD_LATENCY_SECONDS
+    seconds: Floats = memory_bound_seconds(found, traffic) * uneven + begun + unhidden
     return seconds

@@ -24,7 +24,7 @@ ATOM_WORDS = 8
 """Words of k of a matrix instruction."""
 LOADS_AT_ONCE = 16
 """A thread loads so many elements of pixels before it stores the first one, where they are copied one by one."""
-SPARE_REGISTERS, MOST_AHEAD = 42, 8
+SPARE_REGISTERS, MOST_AHEAD = 40, 8
 """Registers for addresses and constants, roughly, and from how many instructions along k on there is no room to load
 more words ahead (from compiled kernels)."""
 
