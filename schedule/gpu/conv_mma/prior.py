@@ -26,8 +26,8 @@ BUSY_WARPS = 12
 """So many warps keep the units of a multiprocessor busy."""
 BUSY_WARPS_WITH_REGISTERS = 8
 """The same where sums stay in registers: warps have several products that do not wait for one another."""
-STORE_INSTRUCTIONS = 6
-"""Instructions to store what an instruction along the columns leaves in registers."""
+ROUND_CYCLES, STORE_CYCLES = 300, 12
+"""Cycles of a round beside its copies and products, and those to store what an instruction leaves in registers."""
 ROW_PIXELS = 8
 """Pixels whose channels are read from shared memory at once, 16 bytes of each."""
 COPY_ACCESSES = 3
@@ -58,9 +58,12 @@ def conv_mma_seconds(workload: Workload, gemm: Gemm, target: Target, sizes: Conv
     from_l2 = s.patches * s.box_pixels * window.channels * size + s.blocks * s.filter_bytes
     # What a warp does for a patch, one after another.
     issued = k_atoms * (-(-atoms_n // 2) + s.atoms_m * (1 + atoms_n)) + 4 * s.atoms_m * atoms_n
-    summed = -(-outputs // s.threads) * (2 * s.count + 4 * filter_count(gemm))
-    issued = issued + np.where(staged, summed, STORE_INSTRUCTIONS * s.atoms_m * atoms_n)
-    waited = s.rounds * issued * found.seconds(INSTRUCTION_CYCLES) / LOAD_LATENCY_SECONDS
+    issued = issued + -(-outputs // s.threads) * (2 * s.count + 4 * filter_count(gemm))
+    # Products with registers do not wait for one another, but nothing is multiplied while a single stage is filled.
+    filled = np.where(s.stages == 1, s.box_pixels * window.channels * size / L2_BYTES_PER_CYCLE, 0.0)
+    with_registers = ROUND_CYCLES + STORE_CYCLES * s.atoms_m * atoms_n + filled
+    cycles = s.rounds * np.where(staged, issued * INSTRUCTION_CYCLES, with_registers)
+    waited = cycles * found.seconds(1) / LOAD_LATENCY_SECONDS
     # With few warps, units wait for the next instruction.
     busy = np.where(staged, BUSY_WARPS, BUSY_WARPS_WITH_REGISTERS)
     slower = np.maximum(busy / np.maximum(warps * s.resident, 1), 1.0)
@@ -77,7 +80,7 @@ def conv_mma_seconds(workload: Workload, gemm: Gemm, target: Target, sizes: Conv
         * operations
         * (found.float32_flops_per_cycle / found.warp_tensor_flops_per_cycle),
     )
-    uneven = np.where(staged, 1.0, s.rounds * s.blocks / s.patches)
+    uneven = np.where(staged, 1.0, s.rounds * s.blocks / s.patches * (s.atoms_m * warps / s.atoms))
     seconds: Floats = memory_bound_seconds(found, traffic) * uneven
     return seconds
 
