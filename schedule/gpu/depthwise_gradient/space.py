@@ -46,7 +46,7 @@ LAST_SECONDS = 1e-6
 """What the second launch takes besides the partial sums."""
 INSTRUCTION_OPERATIONS = 2
 """An instruction takes as long as a fused multiplication and addition, which is so many operations."""
-NEAR = 1.25
+NEAR = 1.1
 """How much slower than the best one a promising setting may be by the prior."""
 
 QUANTITIES = (
@@ -196,15 +196,17 @@ class DepthwiseGradientPlan(GpuPlan):
 
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
         """All instructions of a thread count as arithmetic, since they are issued one by one. The registers that are
-        free hold what is loaded ahead, so that a thread waits as often as they are filled. Columns that tiles share are
-        in the cache of a multiprocessor."""
+        free hold what is loaded ahead, so that a thread waits as often as they are filled. Columns that tiles of other
+        warps share with its own are half in the cache of a multiprocessor."""
         s, problem = self.sizes(columns), self.problem
         found, each = gpu_peaks(self.target, peaks), s.tiles * (problem.channels // s.vector_width)
         each = each * np.where(s.mma > 0, WARP_LANES, 1)
         (pixel, gradient), pixels = (m.load.dtype.bytes for m in problem.loads), s.rows * s.tile_w
         run = s.vector_width * s.threads_x * min(pixel, gradient)
         wasted = bytes_for_run(run) / run if problem.channels_last else 1.0
-        loaded = s.vector_width * (s.lines * s.tile_w * problem.width.stride * pixel + pixels * gradient)
+        own = s.tile_w * problem.width.stride
+        seen = np.where(problem.channels_last, (own + np.maximum(s.near, own)) / 2, own)
+        loaded = s.vector_width * (s.lines * seen * pixel + pixels * gradient)
         partial_bytes = np.where(s.splits > 1, 4 * s.splits * problem.taps * problem.channels, 0)
         row = s.near * self._words(pixel, s)
         ahead = np.where(s.mma > 0, 0, np.maximum(s.registers - self._needed_registers(s), 0)) + row
