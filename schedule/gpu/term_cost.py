@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from ...core.dtypes import DType, float64, int32
+from ...core.dtypes import INDEX, DType, float64, int32
 from ...ir.buffer import Buffer
 from ...ir.expr import Binary, BinaryOp, Cast, Compare, Expr, Load, Select, Unary, UnaryOp, index
 from ...ir.rewrite import loads_of
@@ -45,6 +45,12 @@ def value_cost(value: Expr, once: Collection[Load], peaks: GpuPeaks) -> TermCost
     loads ``once`` alone is computed for many elements at a time."""
     nodes = {node for node in _operations(value) if not set(once).issuperset(loads_of(node))}
     return _cost(dict.fromkeys(nodes, 1.0), peaks)
+
+
+def is_counted(node: Expr) -> bool:
+    """Return whether a node takes instructions of its own: it is no value that is at hand, and no arithmetic on axes
+    alone, which addresses take in."""
+    return bool(node.children) and not isinstance(node, Load) and (node.dtype != INDEX or bool(loads_of(node)))
 
 
 def _cost(shares: Mapping[Expr, float], peaks: GpuPeaks) -> TermCost:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ....core.schedule import KnobValue
 from ....core.target import Target
-from ....ir.expr import WARP_LANES, Load
+from ....ir.expr import WARP_LANES, Expr, Load, distinct_nodes
 from ....ir.rewrite import loads_of
 from ....ir.stmt import Kernel
 from ....te.cost import flops, minimum_bytes
@@ -29,6 +29,7 @@ from ..occupancy import MOST_BLOCKS
 from ..peaks import gpu_peaks
 from ..plan import GpuPlan
 from ..quantities import GPU_QUANTITIES, gpu_columns
+from ..term_cost import instructions_of, is_counted
 from .kernel import PointwiseSizes, is_own_element, pointwise_kernel, runs_of_vector
 
 MAX_VECTOR_BYTES = 16
@@ -155,6 +156,14 @@ class PointwisePlan(GpuPlan):
         return stride * masked.load.dtype.bytes >= LINE_BYTES
 
     @cached_property
+    def _instructions(self) -> float:
+        """How many instructions an element takes where places are computed by floats, as those of a resized image are;
+        0 where they are not, and memory is all that counts."""
+        places = [i for m in self.problem.distinct_loads for i in m.load.indices if _is_computed(i)]
+        nodes = set(distinct_nodes(*places, *(s.body for s in self.problem.stages))) if places else set[Expr]()
+        return sum(sum(instructions_of(node).values()) for node in nodes if is_counted(node))
+
+    @cached_property
     def _widths_in_runs(self) -> tuple[int, ...]:
         """The widths of vectors in another order whose elements are loaded alone at the ends of long rows only."""
         problem, lane = self.problem, self.problem.lane_axis.name
@@ -275,7 +284,7 @@ class PointwisePlan(GpuPlan):
             memory_bytes=minimum_bytes(problem.workload),
             l2_bytes=problem.elements * sum(self._element_bytes()),
             accesses=sizes.accesses / WARP_LANES,
-            operations=flops(problem.workload),
+            operations=max(flops(problem.workload), 2 * problem.elements * self._instructions),
         )
         begins = TILE_SECONDS * sizes.tiles / self.target.threads
         seconds = begins + memory_bound_seconds(gpu_peaks(self.target, peaks), traffic)
@@ -296,6 +305,11 @@ class PointwisePlan(GpuPlan):
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
         sizes = self.sizes_of(setting)
         return pointwise_kernel(self.problem, sizes, evict_first=setting["evict_first"] == 1)
+
+
+def _is_computed(place: Expr) -> bool:
+    """Return whether floats say where something is."""
+    return any(node.dtype.is_float for node in distinct_nodes(place))
 
 
 def _is_direct(load: Load) -> bool:

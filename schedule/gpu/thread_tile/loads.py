@@ -29,6 +29,8 @@ CHUNK_BYTES = 16
 """Bytes of the widest load."""
 MOST_COMPUTED = 64
 """Elements of a tile, at most, whose places are computed one by one. Each takes instructions and registers."""
+MOST_BOUNDED = 32
+"""Loads with an index that is bounded, at most, that are looked at between the ends of rows."""
 LANE, STEP = Var("lane#"), Var("step#")
 """The number of an element in its tile, along the innermost axis and along the other one."""
 
@@ -129,12 +131,13 @@ class _Finder:
         self.ranges = {a.name: loop_range(a.extent // sizes.get(a.name, 1)) for a in problem.axes}
         self.ranges |= {name: loop_range(stop) for name, (_, stop) in inside.items()}
         self.everywhere = self._simplifier(0, self.tiles - 1)
-        self.between = self._simplifier(1, self.tiles - 2) if self.tiles > 2 else None
+        self.between = self._simplifier(1, self.tiles - 2) if self.tiles > 3 else None
         self.edges = [(edge, self._simplifier(edge, edge)) for edge in (0, self.tiles - 1)]
         self.evaluate = Evaluator({}, inside)
         self.numbers: dict[object, int] = {}
         self.found: list[tuple[MaskedLoad, LinearForm, set[int]]] = []
         self.patched: dict[tuple[int, int, int], int | Expr] = {}
+        self.simple: dict[object, Expr] = {}
         self.computed = 0
 
     def _simplifier(self, first: int, last: int) -> Simplifier:
@@ -146,6 +149,8 @@ class _Finder:
         loads = [m for m in self.problem.distinct_loads if m.load.dtype.bits % 8 == 0]
         everywhere = {m: self._reads(m, self.everywhere) for m in loads}
         bounded = {m.load.buffer for m, reads in everywhere.items() if reads is None or reads.mixed}
+        if len(loads) > MOST_BOUNDED:
+            bounded.clear()
         for masked in self.problem.distinct_loads:
             reads = everywhere.get(masked)
             between = self._between_ends(masked) if masked in everywhere and masked.load.buffer in bounded else None
@@ -174,6 +179,13 @@ class _Finder:
                 patches[chunk] = (*patches.get(chunk, ()), Patch(edge, place_of, *one))
         return TileLoads(groups, places, patches, tuple(others))
 
+    def _simplified(self, e: Expr, at: Mapping[str, Expr], simplifier: Simplifier) -> Expr:
+        """Return an expression at a point, which several loads may have."""
+        key = (id(simplifier), e, tuple(at.values()))
+        if key not in self.simple:
+            self.simple[key] = simplifier.simplify(substitute(e, at))
+        return self.simple[key]
+
     def _in_tile(self, e: Expr) -> bool:
         return free_variables(e) <= {LANE.name, STEP.name} and not loads_of(e)
 
@@ -181,11 +193,11 @@ class _Finder:
         """Return what a load reads; None where the mask depends on more than the place in the tile."""
         load, alive = masked.load, np.ones(self.shape, np.bool_)
         for c in conjuncts(masked.mask):
-            condition = simplifier.simplify(substitute(c, self.at))
+            condition = self._simplified(c, self.at, simplifier)
             if not self._in_tile(condition):
                 return None
             alive &= np.broadcast_to(self.evaluate(condition), self.shape)
-        indices = [simplifier.simplify(substitute(i, self.at)) for i in load.indices]
+        indices = [self._simplified(i, self.at, simplifier) for i in load.indices]
         form = flat_form(indices, load.buffer.strides)
         varying = [a for a in form.terms if free_variables(a) & {LANE.name, STEP.name}]
         known = [a for a in varying if self._in_tile(a)]
@@ -204,8 +216,9 @@ class _Finder:
             at = (slice(None) if step is None else step, slice(None) if lane is None else lane)
             here = base
             for atom, times in mixed.terms.items():
-                value = substitute(atom, {STEP.name: index(step or 0), LANE.name: index(lane or 0)})
-                here = here.plus(linear_form(value if lane is not None else simplifier.simplify(value)), times)
+                point = {STEP.name: index(step or 0), LANE.name: index(lane or 0)}
+                value = self._simplified(atom, point, simplifier) if lane is None else substitute(atom, point)
+                here = here.plus(linear_form(value), times)
             offsets[at] += here.constant
             bases[at] = here - here.constant
         return _Reads(alive, bases, offsets, len(lanes) > 1)
@@ -213,19 +226,17 @@ class _Finder:
     def _placed(self, masked: MaskedLoad, reads: _Reads, *, patched: bool) -> tuple[Places, Places]:
         """Return the group of each element, and its offset from the base of that."""
         number = np.full(self.shape, -1, np.int64)
-        known = dict[int, int]()
-        for at in np.argwhere(reads.alive):
-            step, lane = int(at[0]), int(at[1])
-            base: LinearForm = reads.bases[step, lane]
-            if id(base) not in known:
-                key = (masked.load.buffer.name, patched, base)
-                if key not in self.numbers:
-                    self.computed += reads.mixed
-                    self.numbers[key] = len(self.found)
-                    self.found.append((masked, base, set()))
-                known[id(base)] = self.numbers[key]
-            number[step, lane] = known[id(base)]
-            self.found[known[id(base)]][2].add(int(reads.offsets[step, lane]))
+        for step, lane in product(range(self.tile.unroll), range(self.tile.width) if reads.mixed else (0,)):
+            at = (step, lane) if reads.mixed else (step, slice(None))
+            key = (masked.load.buffer.name, patched, reads.bases[step, lane])
+            if key not in self.numbers:
+                self.computed += reads.mixed
+                self.numbers[key] = len(self.found)
+                self.found.append((masked, reads.bases[step, lane], set()))
+            number[at] = np.where(reads.alive[at], self.numbers[key], -1)
+            self.found[self.numbers[key]][2].update(
+                np.atleast_1d(reads.offsets[at])[np.atleast_1d(reads.alive[at])].tolist()
+            )
         return number, reads.offsets
 
     def _between_ends(self, masked: MaskedLoad) -> tuple[Places, Places] | None:
@@ -240,14 +251,16 @@ class _Finder:
             reads = self._reads(masked, simplifier)
             if reads is None or reads.mixed:
                 return None
-            for step, lane in product(range(self.tile.unroll), range(self.tile.width)):
-                base: LinearForm = inside.bases[step, lane]
-                offset, moved = int(inside.offsets[step, lane]), edge * base.coefficient(self.lane)
-                if reads.bases[step, lane] != base.without((Var(self.lane),)):
+            for step in range(self.tile.unroll):
+                base: LinearForm = inside.bases[step, 0]
+                if reads.bases[step, 0] != base.without((Var(self.lane),)):
                     return None
-                value: int | Expr = int(reads.offsets[step, lane]) - moved if reads.alive[step, lane] else other
-                if found.setdefault((edge, base, offset), value) != value:
-                    return None
+                values = reads.offsets[step] - edge * base.coefficient(self.lane)
+                elements = zip(inside.offsets[step].tolist(), values.tolist(), reads.alive[step].tolist(), strict=True)
+                for offset, value, alive in elements:
+                    read = value if alive else other
+                    if found.setdefault((edge, base, offset), read) != read:
+                        return None
         for (edge, base, offset), value in found.items():
             number = self.numbers.get((masked.load.buffer.name, True, base))
             if number is not None and self.patched.get((edge, number, offset), value) != value:

@@ -8,7 +8,6 @@ from math import prod
 
 import numpy as np
 
-from ....core.dtypes import INDEX
 from ....core.schedule import KnobValue
 from ....core.target import Target
 from ....ir.buffer import Buffer
@@ -32,7 +31,7 @@ from ..occupancy import MOST_BLOCKS
 from ..peaks import gpu_peaks
 from ..plan import GpuPlan
 from ..quantities import GPU_QUANTITIES, gpu_columns
-from ..term_cost import instructions_of
+from ..term_cost import instructions_of, is_counted
 from .kernel import ThreadTileSizes, thread_tile_kernel, tiled_axes
 from .loads import CHUNK_BYTES, LoadGroup, ThreadTile, TileLoads, tile_loads
 from .pieces import load_order, pieces_of
@@ -53,6 +52,8 @@ MOST_WRITTEN_OUT = 1 << 15
 """Nodes of the expressions of a tile, at most, where each element has its own."""
 FAR = 1 << 32
 """More than any place in what a group loads."""
+LOAD_CYCLES, ADDRESS_CYCLES = 1.0, 0.5
+"""Cycles of a multiprocessor for a load of a warp, and for the address of a group of them (see ``ACCESS_CYCLES``)."""
 LINE_BYTES, FAR_LINES = 128, 8
 """Bytes of a line of memory, and how many lines a warp reads of places that are loaded."""
 
@@ -170,11 +171,10 @@ class ThreadTilePlan(GpuPlan):
     def _cost(self, tile: ThreadTile, loads: TileLoads) -> _TileCost:
         each = tile.width * tile.unroll
         lines = {masked: self._lines(tile, group) for masked, group in {g.masked: g for g in loads.groups}.items()}
-        cycles = sum(
-            len(g.chunks)
-            * max(ACCESS_CYCLES, lines[g.masked], WARP_LANES * g.lanes * g.buffer.dtype.bytes / LINE_BYTES)
-            for g in loads.groups
-        )
+        cycles = 0.0
+        for g in (g for g in loads.groups if g.chunks):
+            each_load = max(LOAD_CYCLES, lines[g.masked], WARP_LANES * g.lanes * g.buffer.dtype.bytes / LINE_BYTES)
+            cycles += len(g.chunks) * each_load + ADDRESS_CYCLES
         for row in (tile.width * s.tensor.dtype.bytes for s in self.problem.stages):
             each_store = max(ACCESS_CYCLES, min(WARP_LANES, WARP_LANES * row / LINE_BYTES))
             cycles += tile.unroll * row // min(row & -row, CHUNK_BYTES) * each_store
@@ -226,9 +226,7 @@ class ThreadTilePlan(GpuPlan):
         for root in roots:
             count(root)
         return loads.accesses + sum(
-            sum(instructions_of(node).values()) * prod(times)
-            for node, times in different.items()
-            if node.children and not isinstance(node, Load) and (node.dtype != INDEX or loads_of(node))
+            sum(instructions_of(node).values()) * prod(times) for node, times in different.items() if is_counted(node)
         )
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
