@@ -3,5 +3,5 @@
 
 A convolution as a product comes in (``problems.implicit_gemm``). ``tap_words`` says in which order its k is multiplied;
 ``space`` which settings are legal, which are promising and how long they may take; ``sizes`` what follows from them;
-``kernel`` writes the launch of one setting.
+``kernel`` writes the launch of one setting, ``filter_columns`` and ``filter_rows`` what its warps compute.
 """

@@ -12,7 +12,7 @@ stays in registers. A *strip* is the 16 pixels of a row that a warp multiplies t
             load the words of its pixels; multiply
             compute what follows from the sums, and store it
 
-``PixelRowsWriter`` and ``PixelColumnsWriter`` say which side of an instruction has the pixels.
+``FilterColumnsWriter`` and ``FilterRowsWriter`` say which side of an instruction has the pixels.
 """
 
 from abc import ABC, abstractmethod

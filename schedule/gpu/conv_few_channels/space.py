@@ -32,8 +32,8 @@ from ..occupancy import limits_of
 from ..plan import GpuPlan
 from ..quantities import GPU_QUANTITIES, WINDOW_QUANTITIES, gpu_columns
 from ..skinny.mma_tiles import ATOM_M, ATOM_N
-from .pixel_columns import PixelColumnsWriter
-from .pixel_rows import PixelRowsWriter
+from .filter_columns import FilterColumnsWriter
+from .filter_rows import FilterRowsWriter
 from .prior import few_channels_seconds
 from .sizes import FewChannelsSizes, few_channels_sizes, interleaved, k_atoms
 
@@ -134,7 +134,7 @@ class FewChannelsPlan(GpuPlan):
         patch = (*(1 for _ in self.gemm.window.positions[: -len(sides)]), 1, *sides)
         gemm = _product(self.workload, patch)
         assert gemm is not None
-        return (PixelColumnsWriter if gemm.along_pixels else PixelRowsWriter)(gemm, sizes).kernel()
+        return (FilterRowsWriter if gemm.along_pixels else FilterColumnsWriter)(gemm, sizes).kernel()
 
 
 def _product(workload: Workload, patch: tuple[int, ...] = ()) -> Gemm | None:

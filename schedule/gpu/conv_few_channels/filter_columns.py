@@ -20,7 +20,7 @@ from .sizes import FewChannelsSizes
 from .tap_words import tap_words
 
 
-class PixelRowsWriter(FewChannelsWriter):
+class FilterColumnsWriter(FewChannelsWriter):
     """Each warp has strips of one parity."""
 
     def __init__(self, gemm: Gemm, sizes: FewChannelsSizes) -> None:

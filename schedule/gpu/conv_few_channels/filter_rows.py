@@ -20,7 +20,7 @@ from .kernel import LANE_PIXELS, FewChannelsWriter
 from .sizes import LANE_NEIGHBOURS, FewChannelsSizes
 
 
-class PixelColumnsWriter(FewChannelsWriter):
+class FilterRowsWriter(FewChannelsWriter):
     """Each warp has strips of both parities."""
 
     def __init__(self, gemm: Gemm, sizes: FewChannelsSizes) -> None:
