@@ -36,6 +36,7 @@ from ..tile.accumulation import Accumulation
 from ..tile.contiguous import contiguous_over
 from ..tile.delinearize import axis_indices, delinearize
 from ..tile.pieces import LoadedSpan, span_of
+from .row_places import dimensions_of, row_offsets, with_axes_of_one
 
 T = TypeVar("T")
 
@@ -320,8 +321,6 @@ def column_axis(n: int) -> str:
 
 
 _ROW_AXIS, _COLUMN_AXIS = "row#", "column#"
-_LONGEST_VECTOR = 16
-"""No vector has more elements."""
 _ROUNDED = 1e-6
 """The reciprocal of a number in float32 is off by less than this."""
 
@@ -460,9 +459,9 @@ def _axes_of(stage: Stage) -> _Axes | None:
     where there is no such load."""
     axes, kept = (*stage.axes, *stage.reduce_axes), len(stage.axes)
     plain, rows = tuple(range(len(axes))), tuple(a.extent for a in stage.axes)
-    read = [_dimensions_of(load, axes) for load in loads_of(stage.body)]
-    read = read if any(read) else [_dimensions_of(load, axes, shifted=True) for load in loads_of(stage.body)]
-    if plain in (_with_axes_of_one(d, axes) for d in read):
+    read = [dimensions_of(load, axes) for load in loads_of(stage.body)]
+    read = read if any(read) else [dimensions_of(load, axes, shifted=True) for load in loads_of(stage.body)]
+    if plain in (with_axes_of_one(d, axes) for d in read):
         columns = {a.name: Var(column_axis(n)) for n, a in enumerate(stage.reduce_axes)}
         return _Axes(rows, tuple(a.extent for a in stage.reduce_axes), (), columns)
     long = [n for n, a in enumerate(axes) if a.extent > 1]
@@ -476,24 +475,6 @@ def _axes_of(stage: Stage) -> _Axes | None:
         order = tuple(numbers.get(n, n) for n in dimensions)
         return _Axes(rows, tuple(axes[n].extent for n in in_memory), order, reduced)
     return None
-
-
-def _dimensions_of(load: Load, axes: Sequence[Axis], *, shifted: bool = False) -> tuple[int, ...]:
-    """Return along which one of ``axes`` a load reads each dimension, by number; -1 for an axis of one element, and for
-    the constant 0. Empty where some of them are read in another way. ``shifted``: they may be read further on."""
-    numbers = {LinearForm({Var(a.name): 1}): n if a.extent > 1 else -1 for n, a in enumerate(axes)}
-    numbers[LinearForm({})] = -1
-    forms = [affine_form(i) for i in load.indices]
-    forms = [f and LinearForm(f.terms) for f in forms] if shifted else forms
-    found = tuple(numbers[f] for f in forms if f is not None and f in numbers)
-    return found if load.mask is None and len(found) == len(forms) else ()
-
-
-def _with_axes_of_one(dimensions: tuple[int, ...], axes: Sequence[Axis]) -> tuple[int, ...]:
-    """Return along which axis each dimension is, where those of one element are along the axes of one element as they
-    come."""
-    free = iter([n for n, a in enumerate(axes) if a.extent == 1])
-    return tuple(next(free, -1) if d < 0 else d for d in dimensions)
 
 
 def inlined_into_readers(workload: Workload) -> tuple[Stage, ...] | None:
@@ -529,15 +510,16 @@ def _with_loads(p: RowwiseProblem) -> RowwiseProblem | None:
     broadcasts: dict[Load, None] = {}
     others: dict[Load, None] = {}
     results = {r.tensor.name: r for r in p.reductions}
-    offsets = _row_offsets(p)
+    first = [affine_form(i) for i in p.own_indices]
+    offsets = row_offsets([r.body for r in p.reductions], first)
     extents = dict(zip((*row_names, *column_names), (*p.rows, *p.columns), strict=True))
     reduced, elementwise = [r.body for r in p.reductions], [c.body for c in p.elementwise_outputs]
     for n, body in enumerate((*reduced, *elementwise, *(c.body for c in p.per_row_outputs))):
         is_elementwise = 0 <= n - len(reduced) < len(elementwise)
         for load in loads_of(body):
-            own = [affine_form(i) for i in p.own_indices]
+            own = first
             if load.buffer in offsets:
-                own = [f and f + offset for f, offset in zip(own, offsets[load.buffer], strict=True)]
+                own = [f and f + offset for f, offset in zip(first, offsets[load.buffer], strict=True)]
             kind = _kind_of(load, own, extents)
             if kind is None and is_elementwise and _is_along_a_row(load, column_names[-1]):
                 kind = "other"
@@ -562,37 +544,6 @@ def _with_loads(p: RowwiseProblem) -> RowwiseProblem | None:
     at = tuple(offsets.get(b, (0,) * len(b.shape)) for b in tensors) if offsets else ()
     found = replace(p, row_inputs=tensors, row_offsets=at)
     return replace(found, broadcast_loads=tuple(broadcasts), other_loads=tuple(others))
-
-
-def _row_offsets(p: RowwiseProblem) -> Mapping[Buffer, tuple[int, ...]]:
-    """Return at which index along each dimension the first row begins in tensors of whose first rows no reduction reads
-    anything, one for a reduction that reads no other row input."""
-    own = [affine_form(i) for i in p.own_indices]
-    found: dict[Buffer, tuple[int, ...]] = {}
-    reads = [[(load.buffer, _offset(load, own)) for load in loads_of(r.body)] for r in p.reductions]
-    rows = {buffer for of_one in reads for buffer, offset in of_one if offset is not None and not any(offset)}
-    for of_one in reads:
-        if not any(buffer in rows for buffer, _ in of_one):
-            apart = ((buffer, offset) for buffer, offset in of_one if offset is not None)
-            found |= dict([(buffer, o) for buffer, o in apart if _begins_whole_vectors(buffer, o)][:1])
-            rows |= set(found)
-    return found
-
-
-def _offset(load: Load, own: Sequence[LinearForm | None]) -> tuple[int, ...] | None:
-    """Return by how much a load is read further on than at the indices ``own``, along each dimension; None where it is
-    read elsewhere."""
-    forms = [affine_form(i) for i in load.indices]
-    apart = [f - o for f, o in zip(forms, own, strict=False) if f is not None and o is not None]
-    same = load.mask is None and len(forms) == len(own) == len(apart) and all(f.is_constant for f in apart)
-    return tuple(f.constant for f in apart) if same else None
-
-
-def _begins_whole_vectors(buffer: Buffer, offset: tuple[int, ...]) -> bool:
-    """Return whether rows that begin at an offset are as far from the multiples of a vector as those that begin at
-    0."""
-    steps = zip(offset, buffer.strides, strict=True)
-    return not offset[-1] and all(n * stride % _LONGEST_VECTOR == 0 for n, stride in steps)
 
 
 def _is_product(body: Expr, p: RowwiseProblem, row_inputs: Mapping[str, Buffer]) -> bool:

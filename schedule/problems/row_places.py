@@ -1,0 +1,61 @@
+"""Where loads stand in tensors of rows: along which axes each dimension goes, and where the first row begins."""
+
+from collections.abc import Mapping, Sequence
+
+from ...ir.buffer import Buffer
+from ...ir.expr import Expr, Load, Var
+from ...ir.linear_form import LinearForm, affine_form
+from ...ir.rewrite import loads_of
+from ...te.workload import Axis
+
+_LONGEST_VECTOR = 16
+"""No vector has more elements."""
+
+
+def dimensions_of(load: Load, axes: Sequence[Axis], *, shifted: bool = False) -> tuple[int, ...]:
+    """Return along which one of ``axes`` a load reads each dimension, by number; -1 for an axis of one element, and for
+    the constant 0. Empty where some of them are read in another way. ``shifted``: they may be read further on."""
+    numbers = {LinearForm({Var(a.name): 1}): n if a.extent > 1 else -1 for n, a in enumerate(axes)}
+    numbers[LinearForm({})] = -1
+    forms = [affine_form(i) for i in load.indices]
+    forms = [f and LinearForm(f.terms) for f in forms] if shifted else forms
+    found = tuple(numbers[f] for f in forms if f is not None and f in numbers)
+    return found if load.mask is None and len(found) == len(forms) else ()
+
+
+def with_axes_of_one(dimensions: tuple[int, ...], axes: Sequence[Axis]) -> tuple[int, ...]:
+    """Return along which axis each dimension is, where those of one element are along the axes of one element as they
+    come."""
+    free = iter([n for n, a in enumerate(axes) if a.extent == 1])
+    return tuple(next(free, -1) if d < 0 else d for d in dimensions)
+
+
+def row_offsets(reductions: Sequence[Expr], own: Sequence[LinearForm | None]) -> Mapping[Buffer, tuple[int, ...]]:
+    """Return at which index along each dimension the first row begins in tensors of whose first rows no reduction reads
+    anything, one for a reduction that reads no other row input. ``reductions``: their bodies. ``own``: the indices in
+    the first rows."""
+    found: dict[Buffer, tuple[int, ...]] = {}
+    reads = [[(load.buffer, _offset(load, own)) for load in loads_of(body)] for body in reductions]
+    rows = {buffer for of_one in reads for buffer, offset in of_one if offset is not None and not any(offset)}
+    for of_one in reads:
+        if not any(buffer in rows for buffer, _ in of_one):
+            apart = ((buffer, offset) for buffer, offset in of_one if offset is not None)
+            found |= dict([(buffer, o) for buffer, o in apart if _begins_whole_vectors(buffer, o)][:1])
+            rows |= set(found)
+    return found
+
+
+def _offset(load: Load, own: Sequence[LinearForm | None]) -> tuple[int, ...] | None:
+    """Return by how much a load is read further on than at the indices ``own``, along each dimension; None where it is
+    read elsewhere."""
+    forms = [affine_form(i) for i in load.indices]
+    apart = [f - o for f, o in zip(forms, own, strict=False) if f is not None and o is not None]
+    same = load.mask is None and len(forms) == len(own) == len(apart) and all(f.is_constant for f in apart)
+    return tuple(f.constant for f in apart) if same else None
+
+
+def _begins_whole_vectors(buffer: Buffer, offset: tuple[int, ...]) -> bool:
+    """Return whether rows that begin at an offset are as far from the multiples of a vector as those that begin at
+    0."""
+    steps = zip(offset, buffer.strides, strict=True)
+    return not offset[-1] and all(n * stride % _LONGEST_VECTOR == 0 for n, stride in steps)
