@@ -80,6 +80,7 @@ def _workloads() -> tuple[Workload, ...]:
         CORRELATION,
         WEIGHT_GRADIENT,
         DEPTHWISE_GRADIENT,
+        ROTARY,
         PACKED_WEIGHTS,
         STORED_KEYS,
         *ROWS_OF_PRODUCTS,
@@ -412,6 +413,14 @@ DEPTHWISE_GRADIENT = (
     "G[c, r < 3, s < 3] = sum over n < 2, y < 8, x < 8 of float32(D[n, y, x, c]) * float32(I[n, y + r, x + s, c])"
 )
 """The gradient of a depthwise convolution towards its filters."""
+ROTARY = (
+    "X: float16[9, 6, 64]\nG: float16[64]\nC: float32[9, 32]\nN: float32[9, 32]\n"
+    "S[t, h < 4] = sum over c < 64 of float32(X[t, h + 2, c]) * float32(X[t, h + 2, c])\n"
+    "A[t, h < 4, d < 64] = float32(X[t, h + 2, d]) / sqrt(S[t, h] / 64 + 0.00001) * float32(G[d])\n"
+    "Y[h < 4, t < 9, d < 64] = float16(A[t, h, d] * C[t, d % 32] + "
+    "select(d < 32, -A[t, h, d + 32], A[t, h, d - 32]) * N[t, d % 32])"
+)
+"""The norm of some heads and its rotary embedding, heads first."""
 
 _PRODUCT = """
 A: float16[300, 72]
