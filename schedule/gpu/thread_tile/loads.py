@@ -7,7 +7,7 @@ chunks of up to 16 bytes, each of which is loaded once, whatever the elements of
     width 8 of  0.3 * X[y, x, 0] + 0.6 * X[y, x, 1] + 0.1 * X[y, x, 2]   ->   24 bytes from 24 * tile on, in 3 chunks
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 
@@ -23,6 +23,7 @@ from ....ir.rewrite import free_variables, loads_of, substitute
 from ....ir.simplifier import Simplifier
 from ....te.evaluate import Evaluator
 from ...problems.pointwise import Pointwise
+from ...tile.load_analysis import flat_offset
 from ...tile.masked_loads import MaskedLoad, conjuncts
 
 CHUNK_BYTES = 16
@@ -64,9 +65,10 @@ class LoadGroup:
         """How many elements are loaded."""
         return len(self.chunks) * self.lanes
 
-    def place(self, offset: int) -> int:
-        """Return where the element at an offset from the base is in what is loaded."""
-        return self.chunks.index(offset // self.lanes * self.lanes) * self.lanes + offset % self.lanes
+    def places(self, offsets: Places) -> Places:
+        """Return where the elements at offsets from the base are in what is loaded."""
+        chunks = np.searchsorted(np.array(self.chunks), offsets // self.lanes * self.lanes)
+        return chunks * self.lanes + offsets % self.lanes
 
     @property
     def chunk_registers(self) -> int:
@@ -109,13 +111,25 @@ def tile_loads(problem: Pointwise, tile: ThreadTile) -> TileLoads | None:
 
 @dataclass(frozen=True, slots=True)
 class _Reads:
-    """What a load reads for each element of a tile: whether it does, from which base, and how far from that. ``mixed``:
-    whether bases differ along the row."""
+    """What a load reads for each element of a tile: whether it does, from which base, and how far from that. ``bases``:
+    one for all elements, or for (step, lane), with None for all steps or lanes that have the same."""
 
     alive: NDArray[np.bool_]
-    bases: NDArray[np.object_]
+    bases: LinearForm | Mapping[tuple[int | None, int | None], LinearForm]
     offsets: Places
-    mixed: bool
+
+    @property
+    def mixed(self) -> bool:
+        """Whether bases differ along the row."""
+        return not isinstance(self.bases, LinearForm) and any(lane is not None for _, lane in self.bases)
+
+    def parts(self) -> Iterator[tuple[tuple[int | slice, int | slice], LinearForm]]:
+        """Yield the elements that have a base, and it."""
+        if isinstance(self.bases, LinearForm):
+            yield (slice(None), slice(None)), self.bases
+            return
+        for (step, lane), base in self.bases.items():
+            yield (slice(None) if step is None else step, slice(None) if lane is None else lane), base
 
 
 class _Finder:
@@ -123,7 +137,7 @@ class _Finder:
         self.problem, self.tile, self.shape = problem, tile, (tile.unroll, tile.width)
         self.lane = problem.lane_axis.name
         self.tiles = problem.lane_axis.extent // tile.width
-        sizes = {self.lane: tile.width, tile.axis: tile.unroll}
+        self.sizes = sizes = {self.lane: tile.width, tile.axis: tile.unroll}
         self.at: dict[str, Expr] = {self.lane: Var(self.lane) * tile.width + LANE}
         if tile.axis:
             self.at[tile.axis] = Var(tile.axis) * tile.unroll + STEP
@@ -168,12 +182,12 @@ class _Finder:
             place = np.zeros_like(offset)
             for n in np.unique(number[number >= 0]):
                 mine = number == n
-                place[mine] = [groups[n].place(at) for at in offset[mine].tolist()]
+                place[mine] = groups[n].places(offset[mine])
             places[masked] = (number, place)
         patches = dict[tuple[int, int], tuple[Patch, ...]]()
         for (edge, n, offset_of), value in self.patched.items():
             if value != offset_of:
-                place_of = groups[n].place(offset_of)
+                place_of = int(groups[n].places(np.array(offset_of)))
                 chunk = (n, place_of // groups[n].lanes)
                 one = (value, None) if isinstance(value, int) else (0, value)
                 patches[chunk] = (*patches.get(chunk, ()), Patch(edge, place_of, *one))
@@ -192,8 +206,16 @@ class _Finder:
     def _reads(self, masked: MaskedLoad, simplifier: Simplifier) -> _Reads | None:
         """Return what a load reads; None where the mask depends on more than the place in the tile."""
         load, alive = masked.load, np.ones(self.shape, np.bool_)
-        for c in conjuncts(masked.mask):
-            condition = self._simplified(c, self.at, simplifier)
+        affine = flat_offset(load) if masked.mask is None else None
+        if affine is not None:
+            offsets = affine.coefficient(self.lane) * np.arange(self.tile.width)[None]
+            offsets = offsets + affine.coefficient(self.tile.axis) * np.arange(self.tile.unroll)[:, None]
+            base = LinearForm({})
+            for name, c in affine.coefficients.items():
+                base = base.plus(simplifier.form(Var(name)), c * self.sizes.get(name, 1))
+            return _Reads(alive, base - base.constant, offsets + (affine.constant + base.constant))
+        for term in conjuncts(masked.mask):
+            condition = self._simplified(term, self.at, simplifier)
             if not self._in_tile(condition):
                 return None
             alive &= np.broadcast_to(self.evaluate(condition), self.shape)
@@ -205,7 +227,10 @@ class _Finder:
         offsets = np.full(self.shape, form.constant, np.int64)
         for atom in known:
             offsets += form.terms[atom] * np.broadcast_to(self.evaluate(atom), self.shape)
-        base, bases = form.without(varying) - form.constant, np.empty(self.shape, np.object_)
+        base = form.without(varying) - form.constant
+        if not mixed.terms:
+            return _Reads(alive, base, offsets)
+        bases = dict[tuple[int | None, int | None], LinearForm]()
         variables = frozenset[str]().union(*(free_variables(a) for a in mixed.terms))
         steps = range(self.tile.unroll) if STEP.name in variables else (None,)
         lanes = range(self.tile.width) if LANE.name in variables else (None,)
@@ -215,28 +240,25 @@ class _Finder:
         for step, lane in product(steps, lanes):
             at = (slice(None) if step is None else step, slice(None) if lane is None else lane)
             here = base
-            for atom, times in mixed.terms.items():
+            for term, times in mixed.terms.items():
                 point = {STEP.name: index(step or 0), LANE.name: index(lane or 0)}
-                value = self._simplified(atom, point, simplifier) if lane is None else substitute(atom, point)
+                value = self._simplified(term, point, simplifier) if lane is None else substitute(term, point)
                 here = here.plus(linear_form(value), times)
             offsets[at] += here.constant
-            bases[at] = here - here.constant
-        return _Reads(alive, bases, offsets, len(lanes) > 1)
+            bases[step, lane] = here - here.constant
+        return _Reads(alive, bases, offsets)
 
     def _placed(self, masked: MaskedLoad, reads: _Reads, *, patched: bool) -> tuple[Places, Places]:
         """Return the group of each element, and its offset from the base of that."""
         number = np.full(self.shape, -1, np.int64)
-        for step, lane in product(range(self.tile.unroll), range(self.tile.width) if reads.mixed else (0,)):
-            at = (step, lane) if reads.mixed else (step, slice(None))
-            key = (masked.load.buffer.name, patched, reads.bases[step, lane])
+        for at, base in reads.parts():
+            key = (masked.load.buffer.name, patched, base)
             if key not in self.numbers:
                 self.computed += reads.mixed
                 self.numbers[key] = len(self.found)
-                self.found.append((masked, reads.bases[step, lane], set()))
+                self.found.append((masked, base, set()))
             number[at] = np.where(reads.alive[at], self.numbers[key], -1)
-            self.found[self.numbers[key]][2].update(
-                np.atleast_1d(reads.offsets[at])[np.atleast_1d(reads.alive[at])].tolist()
-            )
+            self.found[self.numbers[key]][2].update(reads.offsets[at][reads.alive[at]].reshape(-1).tolist())
         return number, reads.offsets
 
     def _between_ends(self, masked: MaskedLoad) -> tuple[Places, Places] | None:
@@ -249,15 +271,14 @@ class _Finder:
         found = dict[tuple[int, LinearForm, int], int | Expr]()
         for edge, simplifier in self.edges:
             reads = self._reads(masked, simplifier)
-            if reads is None or reads.mixed:
+            if reads is None or reads.mixed or len(list(reads.parts())) != len(list(inside.parts())):
                 return None
-            for step in range(self.tile.unroll):
-                base: LinearForm = inside.bases[step, 0]
-                if reads.bases[step, 0] != base.without((Var(self.lane),)):
+            for (at, base), (_, at_edge) in zip(inside.parts(), reads.parts(), strict=True):
+                if at_edge != base.without((Var(self.lane),)):
                     return None
-                values = reads.offsets[step] - edge * base.coefficient(self.lane)
-                elements = zip(inside.offsets[step].tolist(), values.tolist(), reads.alive[step].tolist(), strict=True)
-                for offset, value, alive in elements:
+                moved = reads.offsets[at] - edge * base.coefficient(self.lane)
+                elements = (inside.offsets[at], moved, reads.alive[at])
+                for offset, value, alive in zip(*(e.reshape(-1).tolist() for e in elements), strict=True):
                     read = value if alive else other
                     if found.setdefault((edge, base, offset), read) != read:
                         return None
@@ -275,11 +296,11 @@ def _group(masked: MaskedLoad, base: LinearForm, offsets: set[int]) -> LoadGroup
     """Return the group of elements at ``offsets``, in the fewest chunks, and the smallest ones of these."""
     buffer = masked.load.buffer
     best: LoadGroup | None = None
-    lanes = 1
+    every, lanes = np.array(sorted(offsets), np.int64), 1
     while lanes * buffer.dtype.bytes <= CHUNK_BYTES:
         if buffer.elements % lanes or any(c % lanes for c in base.terms.values()):
             break
-        chunks = tuple(sorted({offset // lanes * lanes for offset in offsets}))
+        chunks = tuple((np.unique(every // lanes) * lanes).tolist())
         if best is None or len(chunks) < len(best.chunks):
             best = LoadGroup(buffer, base, chunks, lanes, masked)
         lanes *= 2

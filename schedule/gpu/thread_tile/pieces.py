@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import numpy as np
+
 from ....ir.buffer import Buffer
 from ....ir.expr import Binary, BinaryOp, Expr, Load, Select, rebuild
 from ....te.workload import Stage
@@ -84,9 +86,9 @@ def _needed(problem: Pointwise, loads: TileLoads, piece: Piece) -> dict[Loaded, 
             found[masked] = None
             continue
         numbers, places = loads.places[masked]
-        for number, place in zip(numbers.flat, places.flat, strict=True):
-            if number >= 0:
-                found[int(number), int(place) // loads.groups[number].lanes] = None
+        for number in np.unique(numbers[numbers >= 0]).tolist():
+            chunks = np.unique(places[numbers == number] // loads.groups[number].lanes)
+            found |= dict.fromkeys((number, chunk) for chunk in chunks.tolist())
     return found
 
 

@@ -48,8 +48,6 @@ PROMISING_REGISTERS = 160
 """Registers of a thread in promising settings, at most."""
 PROMISING = 1.5
 """How many times as slow as the best estimate promising settings are at most."""
-MOST_WRITTEN_OUT = 1 << 15
-"""Nodes of the expressions of a tile, at most, where each element has its own."""
 FAR = 1 << 32
 """More than any place in what a group loads."""
 LOAD_CYCLES, ADDRESS_CYCLES = 1.0, 0.5
@@ -209,7 +207,7 @@ class ThreadTilePlan(GpuPlan):
             if masked in loads.places:
                 numbers, places = loads.places[masked]
                 which = numbers * FAR + places
-                sizes[value.buffer.name] = (len(np.unique(which, axis=1).T), len(np.unique(which, axis=0)))
+                sizes[value.buffer.name] = (len({c.tobytes() for c in which.T}), len({r.tobytes() for r in which}))
                 if len(np.unique(numbers)) > 1:
                     roots += masked.load.indices
         roots += [replace_masked_loads(s.body, values) for s in self.problem.stages]
