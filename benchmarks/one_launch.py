@@ -25,16 +25,19 @@ from tilewright.te.workload import Workload
 _IMAGE: Mapping[str, object] = {"batch": 2, "height": 14, "width": 17, "channels": 24, "filters": 24, "groups": 24}
 _FEW_FILTERS = {"batch": 1, "channels": 32, "height": 32, "width": 32, "filters": 3}
 _FEW_CHANNELS = {"batch": 1, "channels": 3, "height": 32, "width": 40, "filters": 32, "stride": 2}
+_VOLUME = {"batch": 1, "channels": 16, "depth": 6, "height": 16, "width": 24, "filters": 32, "kernel_d": 3}
 FURTHER: tuple[tuple[str, Mapping[str, object]], ...] = (
     ("log_softmax", {"rows": 6, "columns": 140003, "dtype": "float16"}),
     ("conv2d", {**_IMAGE, "kernel_h": 5, "kernel_w": 5, "padding": 2, "layout": "NHWC", "dtype": "float16"}),
     ("conv2d", {**_IMAGE, "kernel_h": 5, "kernel_w": 5, "padding": 2, "dtype": "float16"}),
     ("conv2d", {**_FEW_FILTERS, "kernel_h": 3, "kernel_w": 3, "padding": 1, "layout": "NHWC", "dtype": "float16"}),
     ("conv2d", {**_FEW_CHANNELS, "kernel_h": 3, "kernel_w": 3, "padding": 1, "layout": "NHWC", "dtype": "float16"}),
+    ("conv3d", {**_VOLUME, "kernel_h": 3, "kernel_w": 3, "padding": 1, "layout": "NDHWC", "dtype": "float16"}),
     ("matmul", {"m": 64, "n": 64, "k": 8192, "dtype": "float16", "transpose_a": True}),
 )
 """Rows so long that all CTAs of a device share them, a depthwise convolution for matrix units, one with channels first,
-ones with few filters and with few channels, and a product with long sums. No example of an operator is like them."""
+ones with few filters, with few channels and of a volume, and a product with long sums. No example of an operator is
+like them."""
 
 
 PACKED_WEIGHTS = (
