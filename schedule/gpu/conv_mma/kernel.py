@@ -66,6 +66,9 @@ from .sizes import (
     warp_atom,
 )
 
+MOST_UNROLLED = 9
+"""So many taps of a row are written out at most, where sums stay in registers."""
+
 
 def conv_mma_kernel(gemm: Gemm, sizes: ConvMmaSizes) -> Kernel:
     """Return the kernel of one setting. ``gemm`` has its rows patch by patch."""
@@ -230,7 +233,8 @@ class _ConvMmaWriter:
         w, s, atom = self.w, self.s, self.atom
         atoms_n, zero = self.acc.shape[1], index(0)
         of_b = atom.elements("b")
-        unrolled = s.shifts if s.staged_epilogue else self.window.taps[-1]
+        along = self.window.taps[-1]
+        unrolled = s.shifts if s.staged_epilogue else along if along <= MOST_UNROLLED else 1
         with (
             w.loop("shift_row", s.shifts // unrolled) as row,
             w.unrolled("shift", unrolled) as n,

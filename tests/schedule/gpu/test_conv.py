@@ -226,7 +226,8 @@ def test_what_it_takes_and_what_it_leaves_to_others() -> None:
     def takers(workload: Workload) -> list[str]:
         return [s.name for s in sketches_for(workload, H200)]
 
-    assert takers(conv2d()) == ["cuda_conv"] and takers(conv1d()) == ["cuda_conv"]
+    assert takers(conv2d(filters=72)) == ["cuda_conv"] and takers(conv1d()) == ["cuda_conv"]
+    assert takers(conv2d()) == ["cuda_conv_mma", "cuda_conv"]
     assert takers(conv2d(kernel_h=1, kernel_w=1, padding=0)) == ["cuda_gemm"]
     assert takers(conv2d(kernel_h=1, kernel_w=1, padding=0, filters=16)) == ["cuda_gemm"]
     assert takers(conv2d(kernel_h=1, kernel_w=1, padding=0, filters=72)) == ["cuda_gemm", "cuda_gemm_swap_ab"]

@@ -105,6 +105,7 @@ CASES: dict[str, Callable[[], Workload]] = {
     "1-D, 48 filters": lambda: workload_of(
         "conv1d", batch=2, channels=32, length=390, filters=48, kernel=5, stride=2, layout="NWC", dtype="float16"
     ),
+    "a long row of taps": lambda: _conv(filters=24, channels=16, kernel_h=1, kernel_w=11, padding=5, width=24),
     "3-D, 32 filters": lambda: workload_of("conv3d", **{**VOLUME, "bias": True, "activation": "silu"}),
 }
 
