@@ -25,7 +25,8 @@ from ...ir.linear_form import LinearForm, affine_form
 from ...ir.rewrite import loads_of, substitute
 from ...te.inline import inline_stages
 from ...te.workload import Stage, Workload
-from .rowwise import ComputedTensor, ReducedTensor, column_axis, inlined_into_readers, is_below, variable_forms
+from .row_places import is_below, variable_forms
+from .rowwise import ComputedTensor, ReducedTensor, column_axis, inlined_into_readers
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,17 @@ _LONGEST_VECTOR = 16
 """No vector has more elements."""
 
 
+def variable_forms(names: Sequence[str]) -> list[LinearForm | None]:
+    """Return the affine forms of indices that are just these variables."""
+    return [LinearForm({Var(n): 1}) for n in names]
+
+
+def is_below(form: LinearForm, extents: Mapping[str, int], end: int) -> bool:
+    """Return whether an index is in an axis of ``end`` elements, wherever those that it depends on are."""
+    ends = [c * (extents[name] - 1) for name, c in form.coefficients.items()]
+    return form.constant + sum(min(e, 0) for e in ends) >= 0 and form.constant + sum(max(e, 0) for e in ends) < end
+
+
 def dimensions_of(load: Load, axes: Sequence[Axis], *, shifted: bool = False) -> tuple[int, ...]:
     """Return along which one of ``axes`` a load reads each dimension, by number; -1 for an axis of one element, and for
     the constant 0. Empty where some of them are read in another way. ``shifted``: they may be read further on."""

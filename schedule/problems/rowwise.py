@@ -36,7 +36,7 @@ from ..tile.accumulation import Accumulation
 from ..tile.contiguous import contiguous_over
 from ..tile.delinearize import axis_indices, delinearize
 from ..tile.pieces import LoadedSpan, span_of
-from .row_places import dimensions_of, row_offsets, with_axes_of_one
+from .row_places import dimensions_of, is_below, row_offsets, variable_forms, with_axes_of_one
 
 T = TypeVar("T")
 
@@ -564,11 +564,6 @@ def _reads(body: Expr, tensors: Mapping[str, Buffer]) -> bool:
     return any(load.buffer.name in tensors for load in loads_of(body))
 
 
-def variable_forms(names: Sequence[str]) -> list[LinearForm | None]:
-    """Return the affine forms of indices that are just these variables."""
-    return [LinearForm({Var(n): 1}) for n in names]
-
-
 def _kind_of(load: Load, own: Sequence[LinearForm | None], extents: Mapping[str, int]) -> str | None:
     """Return which of the loads in ``RowwiseProblem`` it is: ``row input``, which is read at the indices ``own``,
     ``broadcast`` or ``segment``; None for any other. ``extents``: those of all axes, the last column axis last."""
@@ -589,9 +584,3 @@ def _kind_of(load: Load, own: Sequence[LinearForm | None], extents: Mapping[str,
 def _is_along_a_row(load: Load, column: str) -> bool:
     """Return whether a load depends on the last column axis by its last index alone."""
     return load.mask is None and not any(column in free_variables(i) for i in load.indices[:-1])
-
-
-def is_below(form: LinearForm, extents: Mapping[str, int], end: int) -> bool:
-    """Return whether an index is in an axis of ``end`` elements, wherever those that it depends on are."""
-    ends = [c * (extents[name] - 1) for name, c in form.coefficients.items()]
-    return form.constant + sum(min(e, 0) for e in ends) >= 0 and form.constant + sum(max(e, 0) for e in ends) < end
