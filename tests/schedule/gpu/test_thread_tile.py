@@ -205,3 +205,16 @@ def test_filters_and_places_are_loaded_and_computed_once_for_a_tile() -> None:
         schedule = legal_schedule_of(SKETCH, resize, vector_width=2, unroll=channels, unroll_axis=1)
         loads, _, counts = _accesses(resize, schedule)
         assert loads == 4 * channels and counts["convert"] <= 12 + channels
+
+
+def test_bounds_that_a_conversion_has_are_dropped() -> None:
+    """A byte is rounded and bounded by its conversion, so that those of the workload add nothing; others stay."""
+    text = "X: float32[{n}]\nY[i] = {kind}(min(max(X[i], {low}), {high}))"
+
+    def source(kind: str, low: str, high: str) -> str:
+        workload = parse_workload(text.format(n=4096, kind=kind, low=low, high=high))
+        return lowering_stages(workload, H200, default_schedule(workload, H200)).source.text.split("__global__")[1]
+
+    assert "float_to_byte" in source("uint8", "0.0", "255.0") and "max_nan" not in source("uint8", "0.0", "255.0")
+    assert "max_nan" in source("uint8", "1.0", "255.0") and "min_nan" not in source("uint8", "1.0", "255.0")
+    assert "max_nan" in source("int8", "0.0", "127.0") and "min_nan" not in source("int8", "0.0", "127.0")
