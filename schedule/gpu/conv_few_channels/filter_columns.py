@@ -43,8 +43,8 @@ class FilterColumnsWriter(FewChannelsWriter):
     def _multiply(self, stage: Expr, strips: Sequence[tuple[Expr, Expr]]) -> Buffer:
         w, s, taps = self.w, self.s, self.taps
         sums, apart = self._zeros(s.atoms_m, s.atoms_n), LANE_PIXELS * self.step * taps.step // taps.unit
+        a = w.allocate("a", (self.atom.elements("a"),), self.atom.operand, MemoryScope.REGISTER)
         for step, (i, strip) in product(range(self.k_atoms), enumerate(strips)):
-            a = w.allocate("a", (self.atom.elements("a"),), self.atom.operand, MemoryScope.REGISTER)
             for half, pixels in product(range(2), range(2)):
                 begin, further = (half * 2 + pixels) * taps.unit, self._from_first(*strip) + pixels * apart
                 self._load_word(a, begin, self.words, step, half, stage, further, self.parity)

@@ -40,11 +40,11 @@ class FilterRowsWriter(FewChannelsWriter):
     def _multiply(self, stage: Expr, strips: Sequence[tuple[Expr, Expr]]) -> Buffer:
         w, taps, operand = self.w, self.taps, self.atom.operand
         sums = self._zeros(self.s.atoms_m, self.atoms, 2)
+        b = w.allocate("b", (self.atom.elements("b"),), operand, MemoryScope.REGISTER)
         for step, (i, strip), odd in product(range(self.k_atoms), enumerate(strips), range(2)):
             parity, further = odd % taps.parities, self._from_first(*strip)
             if taps.parities == 1:
                 further = further + odd * taps.step // taps.unit
-            b = w.allocate("b", (self.atom.elements("b"),), operand, MemoryScope.REGISTER)
             for half in range(2):
                 self._load_word(b, half * taps.unit, self.words[parity], step, half, stage, further, index(parity))
             with w.unrolled("atom_n", self.atoms) as n:

@@ -24,9 +24,8 @@ ATOM_WORDS = 8
 """Words of k of a matrix instruction."""
 LOADS_AT_ONCE = 16
 """A thread loads so many elements of pixels before it stores the first one, where they are copied one by one."""
-SPARE_REGISTERS, MOST_AHEAD = 40, 8
-"""Registers for addresses and constants, roughly, and from how many instructions along k on there is no room to load
-more words ahead (from compiled kernels)."""
+SPARE_REGISTERS = 36
+"""Registers for addresses, constants and words, roughly, beside those for where words are (from compiled kernels)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +88,7 @@ def few_channels_sizes(gemm: Gemm, target: Target, columns: Columns) -> FewChann
     unit, elements = copied_elements(gemm), (tile_w - 1) * words.step + words.run + 2 * words.unit
     pitch = padded(elements + lead(gemm), max(unit, words.unit, VECTOR_BYTES // size))
     stage_bytes = rows * pitch * size
-    fragments = 2 * k_atoms(gemm) * atoms_n * orders(gemm) + 4 * atoms_m * atoms_n
-    registers = SPARE_REGISTERS + 2 * min(k_atoms(gemm), MOST_AHEAD) + fragments
+    registers = SPARE_REGISTERS + 2 * k_atoms(gemm) * (atoms_n * orders(gemm) + 1) + 4 * atoms_m * atoms_n
     shared_bytes = stages * stage_bytes
     found = FewChannelsSizes(
         **knobs,

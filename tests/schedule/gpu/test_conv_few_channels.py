@@ -35,8 +35,15 @@ def _conv(**more: object) -> Workload:
 
 
 TF32 = {"dtype": "float32", "precision": "tf32"}
-STEM = _conv(batch=32, height=224, width=224, filters=64, kernel_h=7, kernel_w=7, stride=2, padding=3)
-"""The first layer of a ResNet."""
+
+
+def _stem(**more: object) -> Workload:
+    """The first layer of a ResNet."""
+    given: dict[str, object] = dict(batch=32, height=224, width=224, filters=64, kernel_h=7, kernel_w=7, stride=2)
+    return _conv(**{**given, "padding": 3, **more})
+
+
+STEM = _stem()
 PATCHES = _conv(batch=32, height=224, width=224, filters=768, kernel_h=16, kernel_w=16, stride=16, padding=0)
 """That of a vision transformer."""
 
@@ -148,9 +155,13 @@ def test_blocks_take_as_much_shared_memory_as_is_counted() -> None:
         assert plan_shared_memory(launch.body).bytes == space.quantities["shared_bytes"][row]
 
 
-@pytest.mark.parametrize("atoms_m", [1, 2])
-def test_compiled_kernels_keep_to_registers(atoms_m: int) -> None:
-    resources = compiled(SKETCH, STEM, atoms_m=atoms_m, atoms_n=4)
+@pytest.mark.parametrize(
+    ("more", "knobs"),
+    [({}, {"atoms_m": 1, "atoms_n": 4}), ({}, {"atoms_m": 2, "atoms_n": 4}), ({"layout": "NCHW", **TF32}, {})],
+    ids=str,
+)
+def test_compiled_kernels_keep_to_registers(more: dict[str, object], knobs: dict[str, int]) -> None:
+    resources = compiled(SKETCH, _stem(**more), **knobs)
     assert (resources.spill_bytes, resources.stack_bytes) == (0, 0)
 
 
