@@ -3,8 +3,8 @@
     m   output pixels of all images      n   filters      k   taps of the window, each with all channels
     a batch of products                  groups, and phases of a transposed convolution
 
-The channels of an image must be its fastest dimension (NHWC and its kin). The window may have one to three dimensions,
-with padding, strides and dilations of their own.
+The channels of an image must be its fastest dimension (NHWC and its kin), unless they count as taps. The window may
+have one to three dimensions, with padding, strides and dilations of their own.
 
 In a transposed convolution with stride s, every s-th output pixel along a dimension (a *phase*) is a convolution with
 every s-th place of the kernel, which go through the image backwards. Places beyond the kernel count as taps only where
