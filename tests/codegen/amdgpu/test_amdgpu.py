@@ -49,6 +49,7 @@ ABSENT = {
     "bulk": "MbarrierInit",
     "matrix": "swizzled",
     "grid": "GridBarrierArrive",
+    "reduced": "AtomicReduce",
 }
 """It maps the beginnings of names of launches that use what these processors do not have to a word of the error."""
 
