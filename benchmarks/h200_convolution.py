@@ -116,9 +116,9 @@ def _fused(side: int, channels: int, filters: int, kernel: int, stride: int) -> 
     return Row("conv2d", parameters, peer, plain.prepare)
 
 
-def _volume(batch: int, side: int, channels: int) -> Row:
-    """Return a layer of a network on volumes of 16 slices."""
-    parameters: dict[str, Any] = {"batch": batch, "channels": channels, "depth": 16, "filters": 64}
+def _volume(batch: int, depth: int, side: int, channels: int, filters: int) -> Row:
+    """Return a layer of a network on volumes of ``depth`` slices."""
+    parameters: dict[str, Any] = {"batch": batch, "channels": channels, "depth": depth, "filters": filters}
     parameters |= {"height": side, "width": side}
     parameters |= {"kernel_d": 3, "kernel_h": 3, "kernel_w": 3, "padding": 1, "layout": "NDHWC", "dtype": "float16"}
     return Row("conv3d", parameters, _peer(3, padding=1), _prepared(3, 1))
@@ -195,8 +195,10 @@ ROWS: dict[str, Row] = {
     **{f"m32-depthwise-{_name(s, c, c, 3, stride)}": _row(32, s, c, c, 3, stride, c) for s, c, stride in _DEPTHWISE},
     "x-unet-3x3s1-64x64-320-320": _row(2, 64, 320, 320, 3, 1),
     "x-grouped32-3x3s1-28x28-512-512": _row(32, 28, 512, 512, 3, 1, 32),
-    "x-3x3x3-16x56x56-64-64": _volume(2, 56, 64),
-    "x-3x3x3-16x112x112-3-64": _volume(8, 112, 3),
+    "x-3x3x3-16x56x56-64-64": _volume(2, 16, 56, 64, 64),
+    "x-3x3x3-16x112x112-3-64": _volume(8, 16, 112, 3, 64),
+    "x-3x3x3-64x64x64-32-32": _volume(1, 64, 64, 32, 32),
+    "x-3x3s2-640x640-3-32": _row(16, 640, 3, 32, 3, 2),
     "x-transposed-4x4s2-14x14-256-128": _transposed(),
     "x-decoder-3x3s1-512x512-128-3": _few_filters(),
     "x-audio-10s5-80000-1-512": _audio(),
@@ -224,6 +226,10 @@ ROWS: dict[str, Row] = {
     "n8-depthwise-31s1-4000-512-512": _channels_first(8, (4000,), 512, 512, 31, 1, groups=512),
     **{f"w32-{_name(*layer)}": weight_gradient(32, *layer) for layer in _GRADIENTS},
     "w32-channels-first-3x3s1-28x28-128-256": weight_gradient(32, *_GRADIENTS[0], channels_first=True),
+    "w32-depthwise-3x3s1-56x56-128-128": weight_gradient(32, 56, 128, 128, 3, 1, depthwise=True),
+    "w32-depthwise-channels-first-3x3s1-56x56-128-128": weight_gradient(
+        32, 56, 128, 128, 3, 1, depthwise=True, channels_first=True
+    ),
 }
 
 

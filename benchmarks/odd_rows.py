@@ -190,6 +190,27 @@ def embedding_gradient(terms: int, columns: int, elements: int) -> OddRow:
     return OddRow(None, row.parameters, peer)
 
 
+def norm_with_rotary(tokens: int, heads: int, depth: int, dtype: str) -> OddRow:
+    """The RMS norm of each head, and its rotary embedding, as queries and keys have them."""
+    half = depth // 2
+    other = f"(c + {half}) % {depth}"
+    text = (
+        f"X: {dtype}[{tokens}, {heads}, {depth}]\nG: {dtype}[{depth}]\n"
+        f"C: float32[{tokens}, {half}]\nN: float32[{tokens}, {half}]\n"
+        f"S[t, h] = sum over c < {depth} of float32(X[t, h, c]) * float32(X[t, h, c])\n"
+        f"A[t, h, c] = float32(X[t, h, c]) / sqrt(S[t, h] / {depth} + 0.00001) * float32(G[c])\n"
+        f"Y[t, h, c] = {dtype}(A[t, h, c] * C[t, c % {half}] + "
+        f"select(c < {half}, -A[t, h, {other}], A[t, h, {other}]) * N[t, c % {half}])"
+    )
+
+    def peer(x: torch.Tensor, g: torch.Tensor, c: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+        a = x.float() * torch.rsqrt(x.float().square().mean(-1, keepdim=True) + 1e-5) * g.float()
+        turned = torch.cat((-a[..., half:], a[..., :half]), -1)
+        return (a * torch.cat((c, c), -1)[:, None] + turned * torch.cat((n, n), -1)[:, None]).to(x.dtype)
+
+    return OddRow(None, {"text": text}, peer)
+
+
 def scatter(terms: int, elements: int, term: str, identity: str, peer: Callable[..., object], how: str) -> OddRow:
     """Of single numbers. ``term``: one of I, and of X where it is read. The peer is given the indices as it wants
     them."""
@@ -287,6 +308,7 @@ GPU_ROWS: Mapping[str, OddRow] = {
     "odd-cumsum-1x10000000-f32": running_sum((1, 10_000_000), 1, F32),
     "odd-segment_sum-200000x128-20000-f32": segment_sum(200_000, 128, 20_000),
     "odd-embedding_gradient-32768x768-50000-f32": embedding_gradient(32768, 768, 50_000),
+    "odd-norm_with_rotary-8192x32x128": norm_with_rotary(8192, 32, 128, F16),
     "odd-scattered_sum-1000000-50000-f32": scattered_sum(1_000_000, 50_000),
     "odd-scattered_sum-1000000-256-f32": scattered_sum(1_000_000, 256),
     "odd-scattered_max-1000000-50000-f32": scattered_max(1_000_000, 50_000),

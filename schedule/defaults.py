@@ -25,6 +25,7 @@ _CLEARLY_BY_PAIR = {
     ("cuda_rowwise", "cuda_rowwise_cooperative"): 1.1,
     ("cuda_rowwise_split", "cuda_rowwise_cooperative"): 1.1,
     ("cuda_gemm", "cuda_gemm_swap_ab"): 1.1,
+    ("cuda_gemm", "cuda_gemm_mma"): 1.1,
     ("cuda_depthwise", "cuda_window"): 1.1,
     ("cuda_loops", "cuda_decomposed"): 1.0,
     ("cuda_pointwise", "cuda_thread_tile"): 1.03,
