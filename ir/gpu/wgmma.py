@@ -102,6 +102,8 @@ class WarpgroupMma(Operation):
     dimension: for every 8 columns, a lane of the warpgroup's warp ``w`` holds the fragment ``d`` of m16n8k16, of the
     rows from ``16 * w`` on.
 
+    With ``recomputes_addresses`` no registers keep where operands lie in shared memory from one execution to the next.
+
     Until the product has been awaited (WarpgroupMmaWait), nothing may touch ``d`` but another WarpgroupMma on the very
     same elements, and what the product reads must not change; nothing but another WarpgroupMma may touch ``a`` in
     registers. What threads wrote to ``a`` and ``b``, by CopyAsync too,
@@ -123,6 +125,7 @@ class WarpgroupMma(Operation):
     valid_rows: int | Expr = WGMMA_M
     valid_columns: int | Expr | None = None
     b_leading_lines: int | None = None
+    recomputes_addresses: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,13 +52,14 @@ def _wgmma(emitter: ExpressionEmitter, stmt: WarpgroupMma) -> str:
     atom = WGMMA_ATOMS[stmt.a.dtype.name, stmt.b.dtype.name]
     function = emitter.fn.use_sm_90a(wgmma_name(atom, stmt.n, in_registers))
     d = fragment_pointer(emitter, stmt.d, stmt.d_indices, 1)
-    b = _descriptor(emitter, stmt.b, stmt.b_indices, stmt.b_transposed, stmt.b_leading_lines)
+    anew = stmt.recomputes_addresses
+    b = _descriptor(emitter, stmt.b, stmt.b_indices, stmt.b_transposed, stmt.b_leading_lines, recomputed=anew)
     if in_registers:
         assert atom.fragment is not None
         a = fragment_pointer(emitter, stmt.a, stmt.a_indices, atom.fragment.register_elements)
         flags = f"{stmt.k}, {flag(stmt.b_transposed)}" if atom.transposes else f"{stmt.k}"
     else:
-        a = _descriptor(emitter, stmt.a, stmt.a_indices, stmt.a_transposed)
+        a = _descriptor(emitter, stmt.a, stmt.a_indices, stmt.a_transposed, recomputed=anew)
         flags = f"{stmt.k}, {flag(stmt.a_transposed)}, {flag(stmt.b_transposed)}" if atom.transposes else f"{stmt.k}"
     match stmt.accumulates:
         case Expr() as expr:
@@ -84,9 +85,12 @@ def _descriptor(
     indices: tuple[Expr, ...],
     mn_major: bool,
     leading_lines: int | None = None,
+    *,
+    recomputed: bool = False,
 ) -> str:
     """Return the shared-memory descriptor of an operand of ``wgmma``."""
     start = address(emitter, buffer, unswizzled_offset(emitter, buffer, indices))
+    start = f"{emitter.fn.use('recomputed')}({start})" if recomputed else start
     if not mn_major:
         return f"{emitter.fn.use('wgmma_descriptor')}({start})"
     leading = buffer.strides[-3] * buffer.dtype.bytes if len(buffer.shape) > 2 else ONE_ROW_LEADING_BYTES

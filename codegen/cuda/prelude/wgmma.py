@@ -131,6 +131,13 @@ template <int PENDING> $void wgmma_wait_group() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(PENDING) : "memory");
 }"""
     ),
+    "recomputed": DeviceFunction(
+        """// returns the address; the compiler does not see that it is the same as before, and computes it again
+const void* recomputed(const void* address) {
+  asm volatile("" : "+l"(address));
+  return address;
+}"""
+    ),
     "computed_here": DeviceFunction(
         """// this use of the value stays ahead of later waits, and so does all that it is computed from
 void computed_here(float value) {

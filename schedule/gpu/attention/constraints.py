@@ -68,6 +68,11 @@ def attention_constraints(p: Attention, target: Target) -> tuple[Constraint, ...
             lambda s: (s.column_warpgroups == 1) | (s.consumer_warpgroups == s.column_warpgroups),
         ),
         rule(
+            "overlap is 0 where consumer_warpgroups share columns: it takes registers that they need",
+            "overlap",
+            lambda s: (s.column_warpgroups == 1) | (s.overlap == 0),
+        ),
+        rule(
             "several consumer_warpgroups are needed to take turns (ping_pong), each with queries of its own",
             "consumer_warpgroups ping_pong",
             lambda s: (s.ping_pong == 0) | (s.consumer_warpgroups > s.column_warpgroups),

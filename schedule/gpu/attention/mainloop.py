@@ -16,6 +16,7 @@ them to the other one (``weight_exchange``).
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 
 from ....core.dtypes import float32
@@ -189,7 +190,6 @@ class AttentionMainloop:
         with w.when(self.roles.produces), w.when(self.roles.elected):
             self._load(self.keys, self.k_barriers, step)
             self._load_v(step - 1)
-        self._follow(step - 1)
         with w.when(self.roles.weighs):
             self._await_turn()
             self._start_scores(step)
@@ -204,7 +204,6 @@ class AttentionMainloop:
     def _last_product(self, step: Expr) -> None:
         with self.w.when(self.roles.produces), self.w.when(self.roles.elected):
             self._load_v(step)
-        self._follow(step)
         with self.w.when(self.roles.weighs):
             self._start_product(step)
             self.w.emit(WarpgroupMmaWait(0))
@@ -286,7 +285,7 @@ class AttentionMainloop:
             a, b = (self.q_stage, index(atom), row, zero), (stage, index(atom), zero, zero)
             k = min(SWIZZLE_128B_ELEMENTS, depth - first)
             mma = WarpgroupMma(self.scores, (zero,), self.q.buffer, a, self.k.buffer, b, self.s.tile_kv, k, atom > 0)
-            self.w.emit(mma)
+            self.w.emit(replace(mma, recomputes_addresses=self.exchange is not None))
 
     def _start_product(self, step: Expr, given: Buffer | None = None) -> int:
         """Start the weights times the V of a step; how many statements that takes. ``given``: weights in shared memory
@@ -302,7 +301,7 @@ class AttentionMainloop:
             if given is not None:
                 weights, a = given, (index(part), index(first // SWIZZLE_128B_ELEMENTS), zero, zero)
             mma = WarpgroupMma(self.sums, (zero,), weights, a, self.v.buffer, b, self.columns, k, True, False, True)
-            self.w.emit(mma)
+            self.w.emit(replace(mma, recomputes_addresses=self.exchange is not None))
         return len(firsts) * len(self.weights)
 
     def _await_turn(self) -> None:
