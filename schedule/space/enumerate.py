@@ -62,9 +62,12 @@ def all_settings(knobs: tuple[Knob, ...]) -> Columns:
     return Columns(knobs, grid_codes(knobs), {})
 
 
-def has_legal_setting(knobs: tuple[Knob, ...], constraints: Sequence[Constraint]) -> bool:
-    """Return whether some combination of the values of a few knobs keeps all constraints."""
-    settings = all_settings(knobs)
+def has_legal_setting(
+    knobs: tuple[Knob, ...], constraints: Sequence[Constraint], defaults: Mapping[str, KnobValue] | None = None
+) -> bool:
+    """Return whether some combination of the values of a few knobs keeps all constraints. ``defaults``: the values of
+    knobs that the workload lacks."""
+    settings = Columns(knobs, grid_codes(knobs), defaults or {})
     return bool(np.logical_and.reduce([c.holds(settings) for c in constraints]).any())
 
 

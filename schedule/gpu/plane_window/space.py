@@ -12,12 +12,14 @@ from ....core.target import Target
 from ....ir.expr import WARP_LANES
 from ....ir.stmt import Kernel
 from ....te.cost import minimum_bytes
+from ....te.workload import Workload
 from ...problems.plane_window import BLOCK_OUTPUTS, STEP_POSITIONS, STRIPS, PlaneWindow, plane_window_of
 from ...sketch import Peaks
 from ...space.columns import Bools, Columns, Derived, Floats, Ints, derived_once
 from ...space.constraint import Constraint
+from ...space.enumerate import has_legal_setting
 from ...space.knob import Knob
-from ...tile_sketch import TileSketch, planned
+from ...tile_sketch import TileSketch
 from ..memory_prior import MemoryTraffic, memory_bound_seconds
 from ..peaks import gpu_peaks
 from ..plan import GpuPlan
@@ -382,4 +384,13 @@ def _words(size: Ints | int) -> Ints | int:
     return -(-size // 4)
 
 
-CUDA_PLANE_WINDOW = TileSketch("cuda_plane_window", 1, QUANTITIES, planned(plane_window_of, PlaneWindowPlan))
+def _plan(workload: Workload, target: Target) -> PlaneWindowPlan | None:
+    problem = plane_window_of(workload)
+    if problem is None:
+        return None
+    plan = PlaneWindowPlan(problem, target)
+    in_registers = problem.points <= MOST_FILTER_REGISTERS // 2  # else there may be no legal setting
+    return plan if in_registers or has_legal_setting(plan.knobs, plan.constraints, plan.defaults) else None
+
+
+CUDA_PLANE_WINDOW = TileSketch("cuda_plane_window", 1, QUANTITIES, _plan)

@@ -25,6 +25,7 @@ from tilewright.schedule.defaults import default_schedule
 from tilewright.schedule.gpu.plane_window.kernel import aligned_vectors
 from tilewright.schedule.gpu.plane_window.space import CUDA_PLANE_WINDOW as SKETCH
 from tilewright.schedule.problems.plane_window import plane_window_of
+from tilewright.schedule.sketches import sketches_for
 from tilewright.te import build as te
 from tilewright.te.parse import parse_workload
 from tilewright.te.workload import Workload
@@ -320,3 +321,18 @@ def test_a_block_shares_planes_among_neighbouring_planes_of_outputs(dtype: str, 
     assert schedule.sketch == SKETCH.name and knobs.get("mma", 0) == mma and int(knobs["tile_d"]) >= 4
     resources = compiled(SKETCH, workload, **knobs)
     assert resources.registers <= 168 and resources.spill_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rows", "taps", "stride", "dilation"), [("float16", 16, 65, 1, 2), ("float32", 1024, 64, 3, 1)]
+)
+def test_windows_that_fit_no_registers_are_left_to_other_kernels(
+    dtype: str, rows: int, taps: int, stride: int, dilation: int
+) -> None:
+    """A sketch that matches has a legal setting: a task of a workload that had none ended with an error."""
+    length = 249_999 * stride + (taps - 1) * dilation + 1
+    workload = parse_workload(
+        f"A: {dtype}[{rows}, {length}]\nW: {dtype}[{taps}]\nC[i, j < 250000] = "
+        f"sum over k < {taps} of float32(A[i, j * {stride} + k * {dilation}]) * float32(W[k])"
+    )
+    assert all(len(sketch.space(workload, H200, limit=10)) for sketch in sketches_for(workload, H200))
