@@ -50,6 +50,9 @@ FEW_FILTERS = 16
 """With more filters, a tap fills the columns of instructions alone."""
 MOST_FILTERS, MOST_CHANNELS = 64, 64
 """Filters at most, and channels with more than a few filters: sums and filters fit registers and shared memory."""
+MOST_PAIRS = 48 * 64
+"""Pairs of a channel and a filter at most, with more than a few filters. wgmma multiplies more of them faster, and
+shared memory has no room for them beside the pixels of a volume."""
 LEAST_PIXELS = 16
 """A plane of outputs has so many pixels, those of one matrix instruction. Filters of the size of an image are none."""
 MOST_COLUMNS = 256
@@ -188,6 +191,8 @@ def _plan(workload: Workload, target: Target) -> ConvMmaPlan | None:
     if gemm.n.extent > MOST_FILTERS or filter_count(gemm) > MOST_COLUMNS:
         return None
     if gemm.n.extent > FEW_FILTERS and (window.channels > MOST_CHANNELS or not stores_registers(gemm)):
+        return None
+    if gemm.n.extent > FEW_FILTERS and gemm.n.extent * window.channels > MOST_PAIRS:
         return None
     if prod(window.positions[-2:]) < LEAST_PIXELS:
         return None

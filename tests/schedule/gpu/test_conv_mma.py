@@ -99,7 +99,7 @@ CASES: dict[str, Callable[[], Workload]] = {
     ),
     "32 filters": lambda: _conv(filters=32, channels=40, width=20, batch=1),
     "24 filters of 8 channels, stride": lambda: _conv(filters=24, channels=8, stride=2, height=17, width=33),
-    "64 filters": lambda: _conv(filters=64, channels=64, dtype="bfloat16", bias=True, residual=True, activation="relu"),
+    "64 filters": lambda: _conv(filters=64, channels=48, dtype="bfloat16", bias=True, residual=True, activation="relu"),
     "20 filters": lambda: _conv(filters=20, dilation=2, padding=2, bias=True),
     "32 filters, TF32": lambda: _conv(filters=32, channels=12, **TF32),
     "1-D, 48 filters": lambda: workload_of(
