@@ -17,6 +17,10 @@ SPARE_REGISTERS = 32
 """Registers for addresses, constants and the state of rows, roughly (from compiled kernels)."""
 
 
+_Rule = Callable[[str, str, Callable[[AttentionSizes[Ints]], Bools]], Constraint]
+"""Makes a constraint of its meaning, the names of the knobs that it depends on, and which sizes keep it."""
+
+
 def attention_constraints(p: Attention, target: Target) -> tuple[Constraint, ...]:
     """Return the constraints of ``cuda_attention``."""
     limits = limits_of(target)
@@ -27,14 +31,6 @@ def attention_constraints(p: Attention, target: Target) -> tuple[Constraint, ...
         """Return a constraint on sizes that follow from ``knobs`` (their names) alone."""
         return Constraint(meaning, tuple(knobs.split()), lambda c: holds(attention_sizes(p, target, c)))
 
-    alike = all(limit.coefficient("m") == 0 for bound in p.bounds for limit in bound.limits)
-    shared_tiles = 0 if not shares_any_keys(p) else p.m.extent if alike else 1
-
-    def of_pages(page: int) -> Constraint:
-        meaning = f"tile_kv is a whole number of pages of {page} keys, or a page one of tile_kv"
-        return rule(meaning, "tile_kv", lambda s: (s.tile_kv % page == 0) | (page % s.tile_kv == 0))
-
-    pages = {page for page in (page_rows(load, "n") for load in (p.key, p.v)) if page is not None}
     return (
         rule(
             "the registers of a consumer thread hold the sums (d / 2, or half of that where two share the columns), "
@@ -58,10 +54,50 @@ def attention_constraints(p: Attention, target: Target) -> tuple[Constraint, ...
             lambda s: (s.tile_kv == 64) | (s.tile_kv < p.n.extent + 64),
         ),
         rule(
-            "with a single block of keys nothing overlaps: overlap is 1",
+            "with a single block of keys nothing overlaps: overlap is 1, unless consumer_warpgroups share columns",
             "tile_kv overlap",
-            lambda s: (s.kv_blocks > 1) | (s.overlap == 1),
+            lambda s: (s.kv_blocks > 1) | (s.overlap == 1) | (s.column_warpgroups > 1),
         ),
+        rule(
+            "persistent is 0 where all tiles run at once",
+            "consumer_warpgroups persistent",
+            lambda s: (s.persistent == 0) | (s.tile_iterations > 1),
+        ),
+        rule(
+            "a second tile of queries (q_stages) is loaded ahead by a persistent CTA alone",
+            "persistent q_stages",
+            lambda s: (s.q_stages == 1) | (s.persistent == 1),
+        ),
+        rule(
+            "tiles of scores (score_tiles) are rows of 64 keys: tile_kv is a multiple of that",
+            "tile_kv" + tiles,
+            lambda s: (s.score_tiles == 0) | (s.tile_kv % SWIZZLE_128B_ELEMENTS == 0),
+        ),
+        *_of_pages(p, rule),
+        rule(
+            "with overlap, a block of keys that is V, too (shared_kv), needs a second stage beside it",
+            "tile_kv stages overlap" + shared,
+            lambda s: (s.shared_kv == 0) | (s.overlap == 0) | (s.stages > 1) | (s.kv_blocks == 1),
+        ),
+        *_of_warpgroups(rule),
+        *_of_order(p, rule),
+    )
+
+
+def _of_pages(p: Attention, rule: _Rule) -> tuple[Constraint, ...]:
+    """Return how blocks of keys and pages fit together."""
+
+    def of(page: int) -> Constraint:
+        meaning = f"tile_kv is a whole number of pages of {page} keys, or a page one of tile_kv"
+        return rule(meaning, "tile_kv", lambda s: (s.tile_kv % page == 0) | (page % s.tile_kv == 0))
+
+    pages = {page for page in (page_rows(load, "n") for load in (p.key, p.v)) if page is not None}
+    return tuple(map(of, sorted(pages)))
+
+
+def _of_warpgroups(rule: _Rule) -> tuple[Constraint, ...]:
+    """Return what consumer warpgroups may share."""
+    return (
         rule(
             "consumer_warpgroups is 2 where V has more than 256 columns: they share them",
             "consumer_warpgroups",
@@ -77,16 +113,14 @@ def attention_constraints(p: Attention, target: Target) -> tuple[Constraint, ...
             "consumer_warpgroups ping_pong",
             lambda s: (s.ping_pong == 0) | (s.consumer_warpgroups > s.column_warpgroups),
         ),
-        rule(
-            "persistent is 0 where all tiles run at once",
-            "consumer_warpgroups persistent",
-            lambda s: (s.persistent == 0) | (s.tile_iterations > 1),
-        ),
-        rule(
-            "a second tile of queries (q_stages) is loaded ahead by a persistent CTA alone",
-            "persistent q_stages",
-            lambda s: (s.q_stages == 1) | (s.persistent == 1),
-        ),
+    )
+
+
+def _of_order(p: Attention, rule: _Rule) -> tuple[Constraint, ...]:
+    """Return which CTA has which tiles and which keys, one after the other."""
+    alike = all(limit.coefficient("m") == 0 for bound in p.bounds for limit in bound.limits)
+    shared_tiles = 0 if not shares_any_keys(p) else p.m.extent if alike else 1
+    return (
         rule(
             "CTAs that share the keys of a tile (split_kv) work on no other one, and each of them has a block",
             "tile_kv persistent split_kv",
@@ -96,17 +130,6 @@ def attention_constraints(p: Attention, target: Target) -> tuple[Constraint, ...
             "split_kv is 1 where masks give tiles different numbers of blocks",
             "consumer_warpgroups split_kv",
             lambda s: (s.split_kv == 1) | (s.q_tiles <= shared_tiles) | (not p.bounds),
-        ),
-        rule(
-            "tiles of scores (score_tiles) are rows of 64 keys: tile_kv is a multiple of that",
-            "tile_kv" + tiles,
-            lambda s: (s.score_tiles == 0) | (s.tile_kv % SWIZZLE_128B_ELEMENTS == 0),
-        ),
-        *map(of_pages, sorted(pages)),
-        rule(
-            "with overlap, a block of keys that is V, too (shared_kv), needs a second stage beside it",
-            "tile_kv stages overlap" + shared,
-            lambda s: (s.shared_kv == 0) | (s.overlap == 0) | (s.stages > 1) | (s.kv_blocks == 1),
         ),
         rule(
             "group_heads divides the number of heads, and is 1 where all tiles take equally long, or a head has one",

@@ -245,13 +245,13 @@ class AttentionMainloop:
     def _round(self, step: Expr, *, rescales: bool) -> None:
         """The weights of a step become operands, also of other warpgroups; the sums are scaled by their decay."""
         softmax = self.softmax
-        if rescales and self.exchange is None:
-            softmax.rescale(self.sums)
-        softmax.round(self.scores, self.weights)
-        if self.exchange is not None:
+        if self.exchange is not None:  # the others wait
+            softmax.round(self.scores, self.weights)
             self.exchange.give(softmax.decay, self.weights, self._hand_over(step))
-            if rescales:
-                softmax.rescale(self.sums)
+        if rescales:
+            softmax.rescale(self.sums)
+        if self.exchange is None:
+            softmax.round(self.scores, self.weights)
 
     def _weigh(self, step: Expr, *, masked: bool) -> None:
         """The scores of a step become weights. Its keys are released, and with them the tiles that scores read."""

@@ -115,10 +115,11 @@ Y[b, h, d] = float16(O[b, h, d] / U[b, h]{f" + X[min(max(int64(L[b]), 0), {keys 
         (_latent(576, 512, heads=70, keys=140, seen="j < int64(L[b])"), 6),
         (_latent(576, 512, keys=200, page=64), 4),
         (_latent(384, 384), 6),
+        (_latent(576, 512, keys=40), 2),
         (_latent(288, 256), 6),
         (_latent(96, 64, heads=70), 10),
     ],
-    ids=["latent", "lengths", "pages", "all columns", "narrower", "narrow"],
+    ids=["latent", "lengths", "pages", "all columns", "one block", "narrower", "narrow"],
 )
 def test_values_may_be_a_part_of_the_keys(workload: Workload, count: int) -> None:
     p = attention_of(workload)
