@@ -27,7 +27,7 @@ from ...space.enumerate import has_legal_setting
 from ...space.knob import Knob
 from ...space.pruning import best_by_prior
 from ...tile_sketch import TileSketch
-from ..conv_mma.sizes import operand_bytes, warp_atom
+from ..conv_mma.sizes import operand_bytes, tile_extents, warp_atom
 from ..occupancy import limits_of
 from ..plan import GpuPlan
 from ..quantities import GPU_QUANTITIES, WINDOW_QUANTITIES, gpu_columns
@@ -44,8 +44,6 @@ MOST_SIDE_BY_SIDE = 8
 writes no pixel twice, and wgmma multiplies long rows faster."""
 TILE_HEIGHTS = (8, 4, 16, 2, 1, 32)
 """Rows of outputs of a patch."""
-TILE_COUNTS = range(1, 9)
-"""Into how many patches a row of outputs may be divided evenly."""
 LARGEST_TILE = 256
 """Outputs of a row of a patch, at most."""
 NEAR, MOST_SETTINGS = 1.5, 400
@@ -69,7 +67,11 @@ class FewChannelsPlan(GpuPlan):
         heights = tuple(n for n in TILE_HEIGHTS if n < 2 * height)
         return (
             Knob("tile_h", heights, "how many neighbouring outputs along the height a patch has"),
-            Knob("tile_w", _widths(width, unit), "how many neighbouring outputs along the width a patch has"),
+            Knob(
+                "tile_w",
+                tile_extents(width, LARGEST_TILE, unit),
+                "how many neighbouring outputs along the width a patch has",
+            ),
             Knob("warps_m", (4, 2, 8, 1), "how many warps of a block share its pixels"),
             Knob("warps_n", tuple(n for n in (1, 2, 4, 3, 5) if n <= most), "how many share its filters"),
             Knob("atoms_m", (1, 2, 4), "how many strips of 16 pixels a warp works on at once"),
@@ -149,15 +151,6 @@ def _product(workload: Workload, patch: tuple[int, ...] = ()) -> Gemm | None:
         if (window.taps[0] <= MOST_PLANES) if channels_first else (window.channels <= MOST_CHANNELS):
             return implicit_gemm_of(workload, patch, along_n=along_n, channels_first=channels_first)
     return None
-
-
-def _widths(extent: int, unit: int) -> tuple[int, ...]:
-    """Return how many outputs a row of a patch may have, multiples of ``unit``: powers of two of these, and even parts
-    of a row of so many."""
-    whole = -(-extent // unit)
-    powers = [1 << n for n in range(LARGEST_TILE.bit_length())]
-    counts = dict.fromkeys(sorted((*powers, *(-(-whole // parts) for parts in TILE_COUNTS))))
-    return tuple(n * unit for n in counts if n <= whole and n * unit <= LARGEST_TILE)
 
 
 def _plan(workload: Workload, target: Target) -> FewChannelsPlan | None:

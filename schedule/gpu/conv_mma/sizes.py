@@ -27,6 +27,8 @@ PIXEL_PADDING = 4
 different banks."""
 COPIES_AT_ONCE = 16
 """A thread loads so many vectors of filters before it stores the first one."""
+TILE_COUNTS = range(1, 9)
+"""Into how many patches a dimension of an image may be divided evenly."""
 SPARE_REGISTERS = 40
 """Registers for addresses and constants, roughly (from compiled kernels)."""
 
@@ -221,6 +223,15 @@ def filter_vectors(gemm: Gemm) -> tuple[str, int]:
         if form.coefficient(axis) == 1 and not any(x % width for x in (others.constant, *others.terms.values())):
             return axis, width
     return "n", 1
+
+
+def tile_extents(extent: int, most: int, unit: int = 1) -> tuple[int, ...]:
+    """Return how many outputs, at most ``most``, a patch may have along a dimension of ``extent``: multiples of
+    ``unit``, powers of two of these, and even parts of the dimension."""
+    whole = -(-extent // unit)
+    powers = [1 << n for n in range(most.bit_length())]
+    counts = dict.fromkeys(sorted((*powers, *(-(-whole // parts) for parts in TILE_COUNTS))))
+    return tuple(n * unit for n in counts if n <= whole and n * unit <= most)
 
 
 def padded(extent: Size, unit: int) -> Size:

@@ -43,6 +43,7 @@ from .sizes import (
     filter_count,
     operand_bytes,
     stores_registers,
+    tile_extents,
     warp_atom,
 )
 
@@ -59,8 +60,6 @@ MOST_COLUMNS = 256
 """Columns at most. A thread has half as many accumulators for each matrix instruction that has its pixels."""
 WARPS = (4, 2, 3, 5, 6, 8, 10, 11, 12, 16)
 """Warps of a block."""
-TILE_COUNTS = range(1, 9)
-"""Into how many patches a dimension of an image may be divided evenly."""
 LARGEST_TILE = 128
 """Outputs of a patch along a dimension, at most."""
 NEAR, MOST_SETTINGS = 1.5, 400
@@ -86,8 +85,14 @@ class ConvMmaPlan(GpuPlan):
                 tuple(n for n in (1, 2, 4, 8) if n < 2 * depth) if from_registers else (1,),
                 "how many neighbouring planes of outputs a patch has",
             ),
-            Knob("tile_h", _tiles(height), "how many neighbouring outputs along the height a patch has"),
-            Knob("tile_w", _tiles(width), "how many neighbouring outputs along the width a patch has"),
+            Knob(
+                "tile_h",
+                tile_extents(height, LARGEST_TILE),
+                "how many neighbouring outputs along the height a patch has",
+            ),
+            Knob(
+                "tile_w", tile_extents(width, LARGEST_TILE), "how many neighbouring outputs along the width a patch has"
+            ),
             Knob(
                 "column_taps",
                 tuple(column_dimensions(self.gemm.window)) if few else (1,),
@@ -168,13 +173,6 @@ class ConvMmaPlan(GpuPlan):
         gemm = implicit_gemm_of(self.workload, patch, along_n=None)
         assert gemm is not None
         return conv_mma_kernel(gemm, sizes)
-
-
-def _tiles(extent: int) -> tuple[int, ...]:
-    """Return how many outputs a patch may have along a dimension of so many: powers of two, and even parts of it."""
-    powers = [1 << n for n in range(LARGEST_TILE.bit_length())]
-    parts = [-(-extent // count) for count in TILE_COUNTS]
-    return tuple(dict.fromkeys(n for n in sorted((*powers, *parts)) if n <= min(extent, LARGEST_TILE)))
 
 
 def _plan(workload: Workload, target: Target) -> ConvMmaPlan | None:
