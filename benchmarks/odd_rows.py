@@ -244,8 +244,17 @@ def scattered_max(terms: int, elements: int) -> OddRow:
     return scatter(terms, elements, "X[i]", "-inf", peer, "max")
 
 
+def _counted(where: torch.Tensor, elements: int) -> torch.Tensor:
+    """Return how often each number stands in ``where``. On a GPU ``torch.bincount`` asks the device how many there are,
+    so that no graph can replay it."""
+    if not where.is_cuda:
+        return torch.bincount(where, minlength=elements)
+    zeros = torch.zeros(elements, dtype=torch.int32, device=where.device)
+    return zeros.scatter_add_(0, where, torch.ones_like(where, dtype=torch.int32))
+
+
 def bincount(terms: int, elements: int) -> OddRow:
-    return scatter(terms, elements, "1", "0", lambda where: torch.bincount(where, minlength=elements), "sum")
+    return scatter(terms, elements, "1", "0", lambda where: _counted(where, elements), "sum")
 
 
 def histogram(terms: int, bins: int) -> OddRow:
@@ -254,7 +263,7 @@ def histogram(terms: int, bins: int) -> OddRow:
     text += f"Y[v < {bins}] = sum over i < {terms} of select(int64(floor((X[i] + 1.0) * {bins / 2})) == v, 1, 0)"
 
     def peer(x: torch.Tensor) -> torch.Tensor:
-        return torch.bincount(((x + 1.0) * (bins / 2)).floor().long(), minlength=bins)
+        return _counted(((x + 1.0) * (bins / 2)).floor().long(), bins)
 
     return OddRow(None, {"text": text}, peer, reads=True)
 
@@ -264,7 +273,7 @@ def confusion(terms: int, classes: int) -> OddRow:
     text += f"sum over i < {terms} of select(I[i] == a and J[i] == b, 1, 0)"
 
     def peer(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        return torch.bincount(one * classes + other, minlength=classes * classes).view(classes, classes)
+        return _counted(one * classes + other, classes * classes).view(classes, classes)
 
     return OddRow(None, {"text": text}, peer, reads=True)
 
