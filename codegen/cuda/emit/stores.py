@@ -1,6 +1,5 @@
 """Writes stores. What is only moved is copied as bits, in the widest accesses that both ends allow."""
 
-from ....core.dtypes import float16
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import Binary, BinaryOp, Broadcast, Cast, ClusterLoad, Expr, Load, walk
 from ....ir.stmt import Store
@@ -257,13 +256,13 @@ def _store_pairs(emitter: ExpressionEmitter, stmt: Store, base: Expr, lanes: int
 
 
 def _store_exact(emitter: ExpressionEmitter, stmt: Store, base: Expr, lanes: int) -> bool:
-    """Write arithmetic on float16 that gives what is computed in float32 and rounded, two elements at a time. False
-    where it would be another value."""
-    if stmt.buffer.dtype != float16 or lanes % 2:
+    """Write arithmetic on floats of 16 bits that gives what is computed in float32 and rounded, two elements at a time.
+    False where it would be another value."""
+    if not is_half(stmt.buffer.dtype) or lanes % 2:
         return False
     below = emitter.inner()
     for lane in range(0, lanes, 2):
-        word = ExactHalves(below, lane).rounded(stmt.value)
+        word = ExactHalves(below, lane, stmt.buffer.dtype).rounded(stmt.value)
         if word is None:
             return False
         at = word_index(offset_of_lane(below, stmt.buffer, base, lane))

@@ -54,12 +54,15 @@ float byte_to_float(signed char x) { return __uint_as_float(0x4b000000u | (unsig
         """// the same of whole numbers below 2^23
 float small_to_float(unsigned x) { return __uint_as_float(0x4b000000u | x) - 8388608.0f; }"""
     ),
-    "pair_of_whole": DeviceFunction(
-        """// 1024 + a and 1024 + b as float16, of whole numbers below 1024
-unsigned pair_of_whole(unsigned a, unsigned b) { return a | b << 16 | 0x64006400u; }"""
-    ),
+    **{
+        f"{name}_pair_of_whole": DeviceFunction(
+            f"""// {most} + a and {most} + b, of whole numbers below {most}
+unsigned {name}_pair_of_whole(unsigned a, unsigned b) {{ return a | b << 16 | 0x{bits}{bits}u; }}"""
+        )
+        for name, most, bits in (("half", 1024, "6400"), ("bfloat", 128, "4300"))
+    },
     "pair_of_bytes": DeviceFunction(
-        """// the same of the last 8 bits of both
+        """// the same as float16 of the last 8 bits of both
 unsigned pair_of_bytes(unsigned a, unsigned b) { return (a & 0xff) | (b & 0xff) << 16 | 0x64006400u; }"""
     ),
     "e4m3_to_half2": DeviceFunction(
@@ -70,14 +73,15 @@ unsigned pair_of_bytes(unsigned a, unsigned b) { return (a & 0xff) | (b & 0xff) 
 }"""
     ),
     **{
-        f"{op}_half2": DeviceFunction(
-            f"""unsigned {op}_half2(unsigned a, unsigned b) {{
+        f"{op}_{name}2": DeviceFunction(
+            f"""unsigned {op}_{name}2(unsigned a, unsigned b) {{
   unsigned y;
-  asm("{op}.rn.f16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
+  asm("{op}.rn.{ptx}x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
   return y;
 }}"""
         )
         for op in ("mul", "sub")
+        for name, ptx in (("half", "f16"), ("bfloat", "bf16"))
     },
     "round_to_tf32": DeviceFunction(
         """float round_to_tf32(float x) {

@@ -32,6 +32,7 @@ def nibbles(m: int, n: int, k: int, dtype: str = "float16", zero: str = "8") -> 
 
 CASES: Mapping[str, Workload] = {
     "nibbles": nibbles(3, 48, 256),
+    "nibbles in bfloat16": nibbles(3, 48, 256, "bfloat16"),
     "zero points": nibbles(17, 40, 192, "bfloat16", "float32(Z[j, k // 64])"),
     "one row": nibbles(1, 72, 320),
     "floats of 8 bits": product(9, 64, 272, "W[j, k]", "W: float8_e4m3fn[64, 272]\nS: float32[64]", epilogue=" * S[j]"),
