@@ -25,7 +25,7 @@ first, and ``te.padding_modes`` those of images that are padded by what stands i
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain, product
+from itertools import chain, combinations, permutations, product
 from math import inf, prod
 
 from ..core.dtypes import DType, float16, float32, int32
@@ -57,6 +57,8 @@ STAGES, JOINED_AXES, GATHERED, WIDENED, PIXEL_BLOCKS = "stages", "joined_axes", 
 PHASED, REDUCED_PRODUCTS, SINGLE_PRODUCTS, SPLIT_K = "phased", "reduced_products", "single_products", "split_k"
 LEVELS, AS_WRITTEN, GATHERED_LAST, DOUBLED_SCANS = "levels", "as_written", "gathered_last", "doubled_scans"
 """The names of decompositions. Names of tensors that are copied from loaded indices begin with ``gathered``."""
+_BLOCKS = (16, 32, 8, 4)
+"""So many neighbours are reduced at once where others lie across (of those that divide the axis, the first)."""
 _ROW_ALIGNMENT_BYTES = 16
 """Rows of tensors that are multiplied begin at multiples of so many bytes, where axes are joined: TMA wants that."""
 
@@ -286,7 +288,8 @@ def _in_parts(
 
     if have_classes([stage]):
         return [stage]
-    for *first, last in chain(_products(stage, taken, form), _pairs(stage, taken), _reductions(stage, taken)):
+    parts_of = (_products(stage, taken, form), _pairs(stage, taken), _reductions(stage, taken), _turned(stage, taken))
+    for *first, last in chain.from_iterable(parts_of):
         parts = [*(with_own_axes(s, taken) for s in first), last]
         if have_classes(parts):
             taken |= {p.name for p in parts}
@@ -316,6 +319,36 @@ def _reductions(stage: Stage, taken: set[str]) -> Iterator[Sequence[Stage]]:
             moved = Buffer(fresh_name("ordered", taken), tuple(a.extent for a in ordered), stage.tensor.dtype)
             copy = Stage(stage.tensor, stage.axes, _element(moved, ordered))
             yield [partial, replace(total, tensor=moved, axes=ordered), copy]
+
+
+def _turned(stage: Stage, taken: set[str]) -> Iterator[Sequence[Stage]]:
+    """Yield stages that reduce blocks of neighbours along an axis first, where one tensor has its rows along that axis
+    and another one along another axis, as a matrix and a transposed one. A thread that reduces a block reads a piece of
+    a row of the one, and threads read neighbours in rows of the other."""
+    product_of = contraction_of(stage)
+    if stage.reducer is None or stage.reducer.is_position or (product_of and product_of.rows and product_of.columns):
+        return
+    extents = {a.name: a.extent for a in (*stage.axes, *stage.reduce_axes)}
+    along = dict.fromkeys(
+        i.name for load in loads_of(stage.body) if load.indices and isinstance(i := load.indices[-1], Var)
+    )
+    tensor_name, *names = (fresh_name(name, taken) for name in ("partial", "block", "place", "blocks"))
+    for axis, other in permutations(along, 2):
+        reduced = next((a for a in stage.reduce_axes if a.name == axis), None)
+        size = next((n for n in _BLOCKS if extents[axis] % n == 0), None)
+        if reduced is None or size is None:
+            continue
+        count = extents[axis] // size
+        block, place, total = (Axis(name, extent) for name, extent in zip(names, (count, size, count), strict=True))
+        others = [a for a in (*stage.axes, *stage.reduce_axes) if a.name not in (axis, other)]
+        kept = (*others, block, Axis(other, extents[other]))
+        tensor = Buffer(tensor_name, tuple(a.extent for a in kept), stage.tensor.dtype)
+        body = substitute(stage.body, {axis: Var(block.name) * size + Var(place.name)})
+        element = _element(tensor, tuple(total if a is block else a for a in kept))
+        yield [
+            Stage(tensor, kept, body, (place,), stage.reducer),
+            replace(stage, body=element, reduce_axes=tuple(total if a is reduced else a for a in stage.reduce_axes)),
+        ]
 
 
 def _products(stage: Stage, taken: set[str], form: str) -> Iterator[Sequence[Stage]]:
@@ -357,15 +390,22 @@ def _products(stage: Stage, taken: set[str], form: str) -> Iterator[Sequence[Sta
 
 def _pairs(stage: Stage, taken: set[str]) -> Iterator[Sequence[Stage]]:
     """Yield a reduction of a function of two expressions, neither of which has all axes, with those computed first that
-    are more than elements of a tensor: casts of 16-bit floats whose distance is sought, for example. Narrow elements
-    are compared as wider ones, which hold them exactly."""
+    are more than elements of a tensor: casts of 16-bit floats whose distance is sought, for example. Others may be
+    read on axes that both have, such as a weight of each term. Narrow elements are compared as wider ones, which hold
+    them exactly."""
     if stage.reducer is None or stage.reducer.is_position or contraction_of(stage) is not None:
         return
     axes = {a.name for a in (*stage.axes, *stage.reduce_axes)}
     body = map_expr(stage.body, _compared_wide)
-    factors = dict.fromkeys(_partial_factors(body, axes))
-    if len(factors) != 2 or any(axes <= free_variables(load) for load in loads_of(body)):
+    read = {f: free_variables(f) for f in _partial_factors(body, axes)}
+    pairs = [
+        (f, g)
+        for f, g in combinations(read, 2)
+        if all(read[other] <= read[f] & read[g] for other in read if other not in (f, g))
+    ]
+    if len(pairs) != 1 or any(axes <= free_variables(load) for load in loads_of(body)):
         return
+    (factors,) = pairs
     loads = [load for f in factors if (load := _plain_load(f)) is not None]
     computed = _ComputedFactors(stage, _in_order_of_load(next(iter(loads), None), stage.reduce_axes), taken, STAGES)
     elements = {f: f if isinstance(f, Load) else computed.load(f) for f in factors}

@@ -148,36 +148,57 @@ _TURNED = {
 
 def _weight(e: Expr, place: str, term: str, reverse: bool) -> tuple[_Weight, list[Expr]] | None:
     """Return the weight that ``e`` is by the distance of a term from its place, and factors of the term alone."""
-    if isinstance(e, Binary) and e.op is BinaryOp.POW and _is_distance(e.b, place, term, reverse):
+    if isinstance(e, Binary) and e.op is BinaryOp.POW and (sign := _distance_sign(e.b, place, term, reverse)):
         base, dtype = e.a, e.dtype
         if not free_variables(base) & {place, term}:
-            return (lambda n: Binary(BinaryOp.POW, base, const(float(n), dtype))), []
+            return (lambda n: Binary(BinaryOp.POW, base, const(float(sign * n), dtype))), []
     if not isinstance(e, Unary) or e.op is not UnaryOp.EXP:
         return None
     rates: list[Expr] = []
     others: list[Expr] = []
-    for summand in (s if sign > 0 else _negated(s) for s, sign in summands_of(e.value)):
+    whole = bool(_distance_sign(e.value, place, term, reverse))
+    for summand in (s if sign > 0 else _negated(s) for s, sign in ([(e.value, 1)] if whole else summands_of(e.value))):
         if place not in free_variables(summand):
             others.append(Unary(UnaryOp.EXP, summand))
             continue
-        factors = list(factors_of(summand))
-        distances = [f for f in factors if _is_distance(f, place, term, reverse)]
-        rate = [f for f in factors if f not in distances]
-        if len(distances) != 1 or any(free_variables(f) & {place, term} for f in rate):
+        signs = [(f, _distance_sign(f, place, term, reverse)) for f in _factors_and_divisors(summand)]
+        rate = [f for f, sign in signs if not sign]
+        if len(signs) - len(rate) != 1 or any(free_variables(f) & {place, term} for f in rate):
             return None
-        rates.append(reduce(mul, rate) if rate else const(1.0, e.dtype))
+        rates.append(reduce(mul, rate, const(float(sum(sign for _, sign in signs)), e.dtype)))
     rate_of_all = reduce(add, rates)
     return (lambda n: Unary(UnaryOp.EXP, rate_of_all * const(float(n), e.dtype))), others
 
 
-def _is_distance(e: Expr, place: str, term: str, reverse: bool) -> bool:
-    """Return whether ``e`` is how far a term is from its place, as a float."""
-    near, far = (Var(term), Var(place)) if reverse else (Var(place), Var(term))
-    return isinstance(e, Cast) and e.dtype.is_float and e.value == near - far
+def _distance_sign(e: Expr, place: str, term: str, reverse: bool) -> int:
+    """Return 1 where ``e`` is how far a term is from its place, as a float, -1 where it is less than 0 by as much, and
+    0 where it is anything else."""
+    if not e.dtype.is_float:
+        return 0
+    ends: list[Expr] = [Var(term), Var(place)]
+    if isinstance(e, Cast):
+        e = e.value
+    else:
+        ends = [Cast(end, e.dtype) for end in ends]
+    near, far = ends if reverse else reversed(ends)
+    return 1 if e == near - far else -1 if e == far - near else 0
+
+
+def _factors_and_divisors(e: Expr) -> Iterator[Expr]:
+    """Yield what is multiplied in an expression, and the reciprocals of what it is divided by."""
+    for factor in factors_of(e):
+        if isinstance(factor, Binary) and factor.op is BinaryOp.DIV:
+            yield from _factors_and_divisors(factor.a)
+            yield const(1.0, e.dtype) / factor.b
+        elif isinstance(factor, Unary) and factor.op is UnaryOp.NEG:
+            yield const(-1.0, e.dtype)
+            yield from _factors_and_divisors(factor.value)
+        else:
+            yield factor
 
 
 def _negated(e: Expr) -> Expr:
-    """Return ``e`` with another sign; of a product, the first factor has it."""
-    if isinstance(e, Binary) and e.op is BinaryOp.MUL:
-        return _negated(e.a) * e.b
+    """Return ``e`` with another sign; of a product or a quotient, the first factor has it."""
+    if isinstance(e, Binary) and e.op in (BinaryOp.MUL, BinaryOp.DIV):
+        return replace(e, a=_negated(e.a))
     return Unary(UnaryOp.NEG, e)

@@ -121,6 +121,10 @@ Y[h, i, e] = float16(O[h, i, e] / U[h, i])"""
 DECAYED = {
     "a moving average": "X: float32[24, 75]\nY[i, t < 75] = sum over s < 75 of "
     "select(s <= t, exp(-0.05 * float32(t - s)) * X[i, s], 0.0)",
+    "moving average over a time": "X: float32[5, 70]\nY[i, t < 70] = sum over s < 70 of "
+    "select(s <= t, exp(-(float32(t) - float32(s)) / 12) * X[i, s], 0.0)",
+    "moving average, backwards": "X: float32[5, 70]\nY[i, t < 70] = sum over s < 70 of "
+    "select(s >= t, exp((float32(t) - float32(s)) * 0.2) * X[i, s], 0.0)",
     "discounted returns": "R: float32[9, 70]\nG: float32[9]\nY[i, t < 70] = sum over s < 70 of "
     "select(s >= t, pow(1 / (1 + exp(-G[i])), float32(s - t)) * R[i, s], 0.0)",
     "weights of earlier keys": "K: float32[2, 70, 24]\nV: float32[2, 70, 24]\nD: float32[24]\n"
@@ -159,7 +163,20 @@ dK[h, k, c] = float16(Z[h, k, c])   # output
 """Five products. Weights and the gradients of scores are read by several of them."""
 
 
+TURNED = {
+    "a trace of products": "A: float32[3, 48, 80]\nB: float32[3, 80, 48]\n"
+    "Y[b] = sum over i < 48, j < 80 of A[b, i, j] * B[b, j, i]",
+    "all elements of a transposed product": "A: float32[80, 112]\nB: float16[112, 80]\n"
+    "Y[] = sum over i < 80, j < 112 of A[i, j] * float32(B[j, i])",
+    "a diagonal of a product": "A: float32[96, 160]\nB: float32[160, 96]\nY[i] = sum over k < 160 of A[i, k] * B[k, i]",
+    "the greatest difference from a transposed matrix": "A: float32[96, 96]\n"
+    "Y[] = max over i < 96, j < 96 of abs(A[i, j] - A[j, i])",
+}
+"""Reductions that read rows of one matrix, and columns of another one."""
+
+
 WORKLOADS: dict[str, Callable[[], Workload]] = {
+    **{name: partial(parse_workload, text) for name, text in TURNED.items()},
     "shares": lambda: parse_workload(SHARES),
     "convolution in float32": _image(2, 8, "float32", "NHWC", bias=True, activation="relu"),
     "convolution with channels first": _image(2, 9, "float16", "NCHW"),
@@ -217,6 +234,10 @@ PAIRWISE: dict[str, Callable[[], Workload]] = {
     "matches of bytes": lambda: parse_workload(
         "A: uint8[37, 40]\nB: uint8[29, 40]\nD[i, j] = sum over k < 40 of select(A[i, k] == B[j, k], 1i32, 0i32)"
     ),
+    "additive attention": lambda: parse_workload(
+        "Q: float16[3, 17, 40]\nK: float16[3, 29, 40]\nV: float16[40]\n"
+        "S[b, i, j] = sum over c < 40 of float32(V[c]) * tanh(float32(Q[b, i, c]) + float32(K[b, j, c]))"
+    ),
 }
 
 
@@ -262,6 +283,15 @@ def test_sums_that_decay_take_few_rounds(name: str) -> None:
     steps = dict(decompositions(WORKLOADS[name](), _has_class))["doubled_scans"]
     assert len(steps) <= 4
     assert not any(stage.reduce_axes for step in steps for stage in step.stages)
+
+
+@pytest.mark.parametrize("name", TURNED)
+def test_blocks_of_rows_are_reduced_first_where_a_matrix_is_transposed(name: str) -> None:
+    """Threads read neighbours in both matrices. What is left to be reduced is a small part."""
+    workload = WORKLOADS[name]()
+    ((_, (blocks, total)),) = decompositions(workload, _has_class)
+    assert blocks.output_buffers[0].bytes * 8 <= sum(b.bytes for b in workload.inputs) * len(workload.inputs)
+    assert "cuda_thread_tile" in [s.name for s in class_sketches(blocks, H200)] and total.outputs == ("Y",)
 
 
 def test_a_rate_that_is_read_at_each_place_is_left_as_it_is() -> None:
