@@ -257,6 +257,17 @@ class RowwiseProblem:
         return self.broadcasts_in([c.body for c in self.elementwise_outputs])
 
     @property
+    def passes(self) -> tuple[tuple[ReducedTensor, ...], ...]:
+        """The reductions, in groups of neighbours of which none reads what another one gives: a pass over the row is
+        enough for each group."""
+        groups: list[tuple[ReducedTensor, ...]] = []
+        for reduction in self.reductions:
+            read = {load.buffer for load in loads_of(reduction.body)}
+            apart = not groups or any(r.tensor in read or r.best in read for r in groups[-1])
+            groups = [*groups, (reduction,)] if apart else [*groups[:-1], (*groups[-1], reduction)]
+        return tuple(groups)
+
+    @property
     def has_moments(self) -> bool:
         """Whether there are two reductions: a sum, and that of the squares of deviations from its mean."""
         if len(self.reductions) != 2 or any(r.reducer is not Reducer.SUM for r in self.reductions):

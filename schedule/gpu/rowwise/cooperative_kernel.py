@@ -307,7 +307,7 @@ class _OwnRow(RowPasses):
         first = group.reductions[0]
         n = self.problem.reductions.index(first)
         state: list[Expr] = [
-            Load(v, ()) for v in self._thread_state(n, first.accumulation, self._accumulate(self.row, n, first))
+            Load(v, ()) for v in self._thread_state(n, first.accumulation, self._accumulate(self.row, {n: first})[n])
         ]
         if len(group.reductions) == 2:
             second = group.reductions[1]
@@ -316,7 +316,7 @@ class _OwnRow(RowPasses):
             self.results[first.tensor.name] = own
             if self.sizes.vectors_per_thread > MOST_COMMON:
                 self.w.barrier(SyncScope.WARP)
-            found = self._thread_state(n + 1, second.accumulation, self._accumulate(self.row, n + 1, second))
+            found = self._thread_state(n + 1, second.accumulation, self._accumulate(self.row, {n + 1: second})[n + 1])
             state += [*(Load(v, ()) for v in found), *count]
         return state
 

@@ -81,13 +81,11 @@ class RowPasses:
         if self.sizes.joined_moments:
             self._reduce_moments(row, [s for buffers in scratch for s in buffers], slot)
         else:
-            for n, reduction in enumerate(self.problem.reductions):
-                how, accumulators = reduction.accumulation, self._accumulate(row, n, reduction)
-                state = self._thread_state(n, how, accumulators)
-                group_reduce(self.w, self.name(f"group{n}"), self.vectors.group, state, how.combine, scratch[n], slot)
-                self.results[reduction.tensor.name] = how.result([Load(v, ()) for v in state])
-                if reduction.best is not None:
-                    self.results[reduction.best.name] = Load(state[0], ())
+            again = self.sizes.storage == RowStorage.GLOBAL  # each pass reads the row
+            done = 0
+            for group in self.problem.passes if again else [(r,) for r in self.problem.reductions]:
+                self._reduce(row, dict(enumerate(group, done)), scratch, slot)
+                done += len(group)
         if self.sizes.cluster_size > 1 and self.sizes.storage != RowStorage.CIRCULAR_BUFFER:
             # Others may still read this CTA's shared memory. A barrier at the end would wait for the writes as well.
             self.w.barrier(SyncScope.CLUSTER)
@@ -97,6 +95,23 @@ class RowPasses:
             self._write_per_row(row)
 
     # --- reductions
+
+    def _reduce(
+        self,
+        row: RowIndex,
+        reductions: Mapping[int, ReducedTensor],
+        scratch: Sequence[Sequence[Buffer]],
+        slot: Expr | None,
+    ) -> None:
+        """Some reductions by one pass over the row, by their numbers."""
+        accumulators = self._accumulate(row, reductions)
+        for n, reduction in reductions.items():
+            how = reduction.accumulation
+            state = self._thread_state(n, how, accumulators[n])
+            group_reduce(self.w, self.name(f"group{n}"), self.vectors.group, state, how.combine, scratch[n], slot)
+            self.results[reduction.tensor.name] = how.result([Load(v, ()) for v in state])
+            if reduction.best is not None:
+                self.results[reduction.best.name] = Load(state[0], ())
 
     def _reduce_moments(self, row: RowIndex, scratch: Sequence[Buffer], slot: Expr | None) -> None:
         """The sum of a row and the squares of deviations from its mean, with one exchange among threads.
@@ -111,10 +126,10 @@ class RowPasses:
         """
         (total, squares), w, s = self.problem.reductions, self.w, self.sizes
         own = s.vectors_per_thread * s.vector
-        state = self._thread_state(0, total.accumulation, self._accumulate(row, 0, total))
+        state = self._thread_state(0, total.accumulation, self._accumulate(row, {0: total})[0])
         scaled = Load(state[0], ()) * const(self.problem.column_count / own, state[0].dtype)
         self.results[total.tensor.name] = scaled  # its mean is that of the thread's elements
-        state += self._thread_state(1, squares.accumulation, self._accumulate(row, 1, squares))
+        state += self._thread_state(1, squares.accumulation, self._accumulate(row, {1: squares})[1])
         state.append(w.allocate(self.name("half_count"), (), state[0].dtype, MemoryScope.REGISTER))
         w.store(state[2], (), const(0.5 / own, state[2].dtype))
 
@@ -126,20 +141,11 @@ class RowPasses:
         for reduction, found in zip((total, squares), state, strict=False):
             self.results[reduction.tensor.name] = reduction.accumulation.result([Load(found, ())])
 
-    def _accumulate(self, row: RowIndex, n: int, reduction: ReducedTensor) -> list[Buffer]:
-        """Return one pass over the row; what each accumulator of the thread has found."""
-        how, w, s = reduction.accumulation, self.w, self.sizes
-        count = min(s.vector, ACCUMULATORS) if s.vectors_per_thread * s.vector > ACCUMULATORS else 1
-        accumulators = [
-            w.allocate(self.name(f"accumulator{n}_{k}"), (count,), d, MemoryScope.REGISTER)
-            for k, d in enumerate(how.state_dtypes)
-        ]
-        with w.unrolled(self.name(f"identity{n}"), count) as i:
-            for accumulator, identity in zip(accumulators, how.identity, strict=True):
-                w.store(accumulator, (i,), identity)
-
-        body, own_column = self._hoisted(row, f"reduce{n}", reduction.body), Var(column_axis(0))
-        position = own_column if reduction.position is None else reduction.position
+    def _accumulate(self, row: RowIndex, reductions: Mapping[int, ReducedTensor]) -> dict[int, list[Buffer]]:
+        """Return one pass over the row; what each accumulator of the thread has found for each reduction."""
+        s, found = self.sizes, {n: self._identities(n, reduction) for n, reduction in reductions.items()}
+        first, last = min(reductions), max(reductions)
+        bodies = {n: self._hoisted(row, f"reduce{n}", r.body) for n, r in reductions.items()}
 
         def accumulate(
             number: Expr,
@@ -148,21 +154,41 @@ class RowPasses:
             element: Expr,
             operands: Mapping[Load, RegisterVector],
         ) -> None:
-            state = [Load(a, (number,)) for a in accumulators]
-            value = self._value(body, axes, vector, element, operands)
-            at = self._value(position, axes, vector, element, operands) if reduction.reducer.is_position else index(0)
-            store_state(w, accumulators, (number,), how.accumulate(state, value, at))
+            for n, r in reductions.items():
+                state = [Load(a, (number,)) for a in found[n]]
+                position = Var(column_axis(0)) if r.position is None else r.position
+                value = self._value(bodies[n], axes, vector, element, operands)
+                at = self._value(position, axes, vector, element, operands) if r.reducer.is_position else index(0)
+                store_state(self.w, found[n], (number,), r.accumulation.accumulate(state, value, at))
 
-        is_last = n == len(self.problem.reductions) - 1 and not self.problem.elementwise_outputs
-        with self.vectors.each_in_registers(row, f"reduce{n}", last_pass=is_last) as vector:
-            operands = self._load_operands(row, vector, f"reduce{n}", [body])
-            with self.vectors.elements(f"reduce{n}_v") as v:
-                axes = self.vectors.element_axes(row, vector, v)
+        is_last = last == len(self.problem.reductions) - 1 and not self.problem.elementwise_outputs
+        with self.vectors.each_in_registers(row, f"reduce{first}", last_pass=is_last) as vector:
+            operands = self._load_operands(row, vector, f"reduce{first}", list(bodies.values()))
+            with self.vectors.elements(f"reduce{first}_v") as v:
+                axes, count = self.vectors.element_axes(row, vector, v), self._accumulators
                 accumulate(v % count if count > 1 else index(0), axes, vector, v, operands)
         if s.edge_columns:
-            with w.when(self.vectors.has_edge()):
+            with self.w.when(self.vectors.has_edge()):
                 axes = self.vectors.element_axes(row, None, index(0))
                 accumulate(index(0), axes, None, index(0), {})
+        return found
+
+    @property
+    def _accumulators(self) -> int:
+        """How many accumulators a thread has for a reduction."""
+        s = self.sizes
+        return min(s.vector, ACCUMULATORS) if s.vectors_per_thread * s.vector > ACCUMULATORS else 1
+
+    def _identities(self, n: int, reduction: ReducedTensor) -> list[Buffer]:
+        """Return the accumulators of a reduction, with its identity in all of them."""
+        how, w, count = reduction.accumulation, self.w, self._accumulators
+        accumulators = [
+            w.allocate(self.name(f"accumulator{n}_{k}"), (count,), d, MemoryScope.REGISTER)
+            for k, d in enumerate(how.state_dtypes)
+        ]
+        with w.unrolled(self.name(f"identity{n}"), count) as i:
+            for accumulator, identity in zip(accumulators, how.identity, strict=True):
+                w.store(accumulator, (i,), identity)
         return accumulators
 
     def _thread_state(self, n: int, how: Accumulation, accumulators: Sequence[Buffer]) -> list[Buffer]:

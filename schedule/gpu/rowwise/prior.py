@@ -64,7 +64,7 @@ floats over their mean take an H100 722 us with one CTA for each, and 740 with f
 def rowwise_seconds(problem: RowwiseProblem, s: RowwiseSizes[Ints], limits: GpuLimits, peaks: GpuPeaks) -> Floats:
     """Return the estimated time of each setting in seconds, float64[n]."""
     circular = s.storage == RowStorage.CIRCULAR_BUFFER
-    reads = np.where(s.storage == RowStorage.GLOBAL, len(problem.reductions) + bool(problem.elementwise_outputs), 1)
+    reads = np.where(s.storage == RowStorage.GLOBAL, len(problem.passes) + bool(problem.elementwise_outputs), 1)
     row_bytes = problem.column_count * (reads * problem.read_bytes + problem.written_bytes) * segment_share(problem)
     arithmetic_of_row = arithmetic_cycles(problem, s, peaks) / peaks.clock_hz
 

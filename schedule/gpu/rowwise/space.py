@@ -38,6 +38,8 @@ CLUSTER_ROW_BYTES = 32 << 10
 """Shorter rows gain nothing from a cluster, whose barriers cost more than those of a CTA."""
 LONG_ROW_BYTES = 256 << 10
 """Rows from here on are beyond the registers of a CTA, so that reading them again may pay."""
+MOST_HELD_BYTES = 400 << 10
+"""A CTA holds about so many bytes of a row at most, in registers and shared memory."""
 WIDE_CLUSTER_REGISTERS = 4
 """Where 16 CTAs share a row, threads need so many registers more than is estimated, to combine what they have (from
 compiled kernels: a softmax with 64 registers spills)."""
@@ -287,11 +289,14 @@ class RowwisePlan(GpuPlan):
         return good
 
     def _promising_in_both(self, c: Columns, s: RowwiseSizes[Ints]) -> Bools:
-        """Several CTAs on a multiprocessor, or two groups of threads in one: one of them loads while another writes."""
+        """Several CTAs on a multiprocessor, or two groups of threads in one: one of them loads while another writes.
+        Rows that smaller clusters cannot hold have the largest ones."""
         per_sm = c.ints("ctas_per_sm")
         several = (s.rows_per_cta == 1) & (per_sm >= 2) & (s.threads_per_row >= 128) & (s.threads * per_sm >= 512)
         pair = (s.rows_per_cta == 2) & (per_sm == 1) & (s.threads_per_row == 512)
         good: Bools = (several | pair) & (s.cluster_size == 1)
+        longest = self.problem.row_bytes > LARGEST_CLUSTER // 2 * MOST_HELD_BYTES
+        good |= longest & (s.cluster_size == LARGEST_CLUSTER) & (per_sm == 1) & (s.threads_per_row >= 512)
         good &= (c.ints("broadcast_preload") <= 1) & (self.problem.row_bytes >= CLUSTER_ROW_BYTES)
         return good & self._outputs_read_rows
 
@@ -335,7 +340,7 @@ class RowwisePlan(GpuPlan):
         in_flight = np.where(s.storage == RowStorage.GLOBAL, UNROLL, in_flight)
         exchanges = len(p.reductions) - s.joined_moments
         barriers = np.where((s.threads_per_row > WARP_LANES) | clustered, exchanges, 0) + clustered
-        passes = len(p.reductions) + bool(p.elementwise_outputs)
+        passes = len(p.passes) + bool(p.elementwise_outputs)
         return {
             **gpu_columns(self.target, s, wanted=in_flight * s.vector * p.read_bytes),
             **shares_of_rows(p, s),

@@ -6,8 +6,9 @@
 
 A row of ``cuda_rowwise`` has one CTA, or the CTAs of one cluster, so that a sum of everything leaves most of a device
 idle. Here a launch reduces parts of rows, which are the many rows of a problem of their own, and a second one joins
-them. Each reduction has two such launches, and what is computed from whole rows has another one. Two reductions share
-their launches where the second one of a row follows from those of its parts (``_Shared``), as in a softmax. The knobs
+them. Each reduction has two such launches, and what is computed from whole rows has another one. Reductions share their
+launches where none reads what another one gives, and two also where the second one of a row follows from those of its
+parts (``_Shared``), as in a softmax. The knobs
 are those of the launches that read rows.
 
 Parts end where an axis does. A row of a single axis is cut into equal parts. If its length has no fitting divisor, the
@@ -164,7 +165,7 @@ def split_problem(p: RowwiseProblem, workload: Workload) -> SplitProblem | None:
     known = {b.name for b in workload.output_buffers}
     at_row = tuple(Var(row_axis(n)) for n in range(len(p.rows)))
     shared = _shared(p, of_part, is_exact=is_exact)
-    groups = [p.reductions] if shared is not None else [(r,) for r in p.reductions]
+    groups = [p.reductions] if shared is not None else p.passes
     for n, group in enumerate(groups):
         is_last = n == len(groups) - 1
         first, joined = _reduced_in_parts(p, of_part, group, shared, names)
@@ -243,7 +244,7 @@ def _reduced_in_parts(
     names: NameSupply,
 ) -> tuple[RowwiseProblem, RowwiseProblem]:
     """Return the problems of the launch that reduces parts and of the one that joins them, which reads what the first
-    one writes. There are several ``reductions`` only where they are ``shared``."""
+    one writes. Several ``reductions`` are ``shared``, or none of them reads what another one gives."""
     kept, outer, place = len(p.rows), of_part.rows[len(p.rows) :], _place_in_row(of_part, len(p.rows))
     parts, at_row = (tuple(Var(row_axis(n)) for n in range(rank)) for rank in (len(of_part.rows), kept))
     places = (*parts[:kept], *(Var(column_axis(d)) for d in range(len(outer))))

@@ -8,6 +8,7 @@ import pytest
 from tests.schedule.gpu.tiles import H200, assert_agrees, legal_schedule_of, schedule_of
 from tests.schedule.interpreted import assert_computes
 from tilewright.codegen.lowering import finish, lowering_stages
+from tilewright.codegen.memory_traffic import accessed_bytes
 from tilewright.core.policy import SpacePolicy
 from tilewright.core.target import Target
 from tilewright.ir.expr import index
@@ -343,3 +344,16 @@ def test_many_short_rows_of_a_cta(columns: int, threads_per_row: int) -> None:
     assert_computes(CUDA_ROWWISE.lower(workload, H200, schedule), workload)
     longer = CUDA_ROWWISE.space(_workload("softmax", rows=300, columns=65), H200, policy=SpacePolicy(prune=False))
     assert longer.column("rows_per_cta").max() == 32
+
+
+def test_reductions_that_read_no_other_share_a_pass_over_memory() -> None:
+    """A row that stays in memory is read once for both, and once more for what is computed from them."""
+    workload = parse_workload(
+        "X: float32[3, 100001]\nA[i] = min over k < 100001 of X[i, k]\nB[i] = max over k < 100001 of X[i, k]\n"
+        "Y[i, j] = (X[i, j] - A[i]) / (B[i] - A[i] + 1)"
+    )
+    schedule = legal_schedule_of(CUDA_ROWWISE, workload, H200, row_storage="global", cluster_size=1, rows_per_cta=1)
+    kernel = finish(CUDA_ROWWISE.lower(workload, H200, schedule), H200)
+    row_bytes = 3 * 100001 * 4
+    assert 3 * row_bytes <= accessed_bytes(kernel) < 3.1 * row_bytes
+    assert_computes(kernel, workload)

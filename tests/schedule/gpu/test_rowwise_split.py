@@ -30,6 +30,10 @@ SUMS = {
     "by position": parse_workload(
         "X: float32[3000]\nY[] = sum over k < 3000 of X[k] * select(k % 7 == 3, float32(k), -1)"
     ),
+    "two sums of two operands": parse_workload(
+        "P: float32[2, 20011]\nT: float32[2, 20011]\nA[b] = sum over k < 20011 of P[b, k] * T[b, k]\n"
+        "B[b] = sum over k < 20011 of P[b, k] + T[b, k]\nD[b] = 1 - 2 * A[b] / (B[b] + 1)"
+    ),
     "two operands, names of our own": parse_workload(
         "partial: float32[3, 20, 65]\njoin_parts_t: float32[3, 20, 65]\n"
         "total[i] = sum over j < 20, k < 65 of partial[i, j, k] * join_parts_t[i, j, k]\nY[i] = sqrt(abs(total[i]))"
@@ -40,6 +44,13 @@ SUMS = {
 @pytest.mark.parametrize("case", SUMS)
 def test_kernels_compute_their_expression(case: str) -> None:
     assert assert_agrees(SKETCH, SUMS[case], 6, H200, WHOLE) == 6
+
+
+def test_reductions_that_read_no_other_share_the_launch_that_reads_rows() -> None:
+    kernel = SKETCH.lower(
+        SUMS["two sums of two operands"], H200, SKETCH.space(SUMS["two sums of two operands"], H200).schedule(0)
+    )
+    assert sum(isinstance(s, Launch) for s in walk_statements(kernel.body)) == 2
 
 
 NEEDED_AGAIN = {
