@@ -16,16 +16,18 @@ With ``reduced_products`` there is a product for each direction in which it is r
 axes for quotients and remainders (``te.phases``), and ``single_products`` that with one product in each sum
 (``te.sums_of_products``). ``levels`` has first what reads no other stage, then what reads that, so that more of them
 are computed together. With ``as_written`` what several stages read, such as the weights of attention in its gradients,
-is computed once and stored as the workload says it: where that is less, since it has 16 bits. With ``split_k`` behind a
+is computed once and stored as the workload says it: where that is less, since it has 16 bits. ``outer_first`` is for
+reductions of much to few results that have no class in steps either: the generic sketch reduces along the last axes,
+and a class what is left, where the generic sketch alone would have a block for each result. With ``split_k`` behind a
 name, long sums of products are split (``parallel_split_k``).
 ``te.softmax_chunks`` has one of long rows on a processor, ``te.channels_last`` those of convolutions with channels
 first, and ``te.padding_modes`` those of images that are padded by what stands in them (``padded``).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain, combinations, permutations, product
+from itertools import chain, combinations
 from math import inf, prod
 
 from ..core.dtypes import DType, float16, float32, int32
@@ -50,15 +52,17 @@ from ..te.sums_of_products import with_single_products
 from ..te.workload import Axis, Reducer, Stage, Workload
 from .parallel_split_k import with_split_products
 from .pixel_blocks import with_pixel_blocks
+from .reduction_parts import element_of, in_order_of_load, largest, reductions_in_parts
 from .step_chain import Decomposer
 from .tile.delinearize import axis_indices
 
 STAGES, JOINED_AXES, GATHERED, WIDENED, PIXEL_BLOCKS = "stages", "joined_axes", "gathered", "widened", "pixel_blocks"
 PHASED, REDUCED_PRODUCTS, SINGLE_PRODUCTS, SPLIT_K = "phased", "reduced_products", "single_products", "split_k"
 LEVELS, AS_WRITTEN, GATHERED_LAST, DOUBLED_SCANS = "levels", "as_written", "gathered_last", "doubled_scans"
+OUTER_FIRST = "outer_first"
 """The names of decompositions. Names of tensors that are copied from loaded indices begin with ``gathered``."""
-_BLOCKS = (16, 32, 8, 4)
-"""So many neighbours are reduced at once where others lie across (of those that divide the axis, the first)."""
+_MANY_RESULTS = 2048
+"""So many results keep a device busy, a warp or a thread for each."""
 _ROW_ALIGNMENT_BYTES = 16
 """Rows of tensors that are multiplied begin at multiples of so many bytes, where axes are joined: TMA wants that."""
 
@@ -71,7 +75,12 @@ def decompositions(workload: Workload, has_class: Callable[[Workload], bool]) ->
     found: dict[str, tuple[Workload, ...]] = {}
     whole = inline_stages(workload)
 
-    def add(name: str, given: Workload | None, most_bytes: float = inf) -> None:
+    def add(
+        name: str,
+        given: Workload | None,
+        most_bytes: float = inf,
+        has_class: Callable[[Workload], bool] = has_class,
+    ) -> None:
         try:
             steps = () if given is None else _stage_steps(given, has_class, name)
         except InvalidWorkload:  # an intermediate beyond the limits of tensors
@@ -95,7 +104,16 @@ def decompositions(workload: Workload, has_class: Callable[[Workload], bool]) ->
     add(GATHERED_LAST, _with_gathers_last(whole))
     add(DOUBLED_SCANS, with_doubled_scans(whole))
     add(AS_WRITTEN, _as_written(workload), min(map(_handed_bytes, found.values()), default=inf))
-    return [(name, steps) for name, steps in found.items() if all(map(has_class, steps))]
+    by_classes = [(name, steps) for name, steps in found.items() if all(map(has_class, steps))]
+    if by_classes:
+        return by_classes
+    add(OUTER_FIRST, whole, has_class=lambda step: has_class(step) or _is_left_alone(step))
+    return [(name, steps) for name, steps in found.items() if name == OUTER_FIRST and has_class(steps[-1])]
+
+
+def _is_left_alone(step: Workload) -> bool:
+    """Return whether the generic sketch keeps a device busy with a step: one with many results."""
+    return len(step.stages) == 1 and step.stages[0].tensor.elements >= _MANY_RESULTS
 
 
 def pairwise_decompositions(
@@ -200,7 +218,7 @@ def _with_gathers(workload: Workload) -> Workload | None:
                 taken.add(name)
                 gathers[key] = Buffer(name, tuple(a.extent for a in axes), load.dtype)
                 stages.append(with_own_axes(Stage(gathers[key], tuple(own), key), taken))
-            return _element(gathers[key], axes)
+            return element_of(gathers[key], axes)
 
         stages.append(replace(stage, body=map_loads(stage.body, gathered)))
     return replace(workload, stages=tuple(stages)) if gathers else None
@@ -288,67 +306,13 @@ def _in_parts(
 
     if have_classes([stage]):
         return [stage]
-    parts_of = (_products(stage, taken, form), _pairs(stage, taken), _reductions(stage, taken), _turned(stage, taken))
+    parts_of = (_products(stage, taken, form), _pairs(stage, taken), reductions_in_parts(stage, taken))
     for *first, last in chain.from_iterable(parts_of):
         parts = [*(with_own_axes(s, taken) for s in first), last]
         if have_classes(parts):
             taken |= {p.name for p in parts}
             return parts
     return [stage]
-
-
-def _reductions(stage: Stage, taken: set[str]) -> Iterator[Sequence[Stage]]:
-    """Yield stages that reduce the last axes first, and then the others. Results may be copied last, as those of
-    columns that are no neighbours in the output. There are none of a sum that is kept in 16 bits, since its parts would
-    be rounded, and none of a matrix product, whose parts are larger than its factors."""
-    if stage.reducer is None or stage.reducer.is_position or contraction_of(stage) is not None:
-        return
-    rounds = stage.tensor.dtype.is_float and stage.tensor.dtype.bits < 32
-    if rounds and stage.reducer in (Reducer.SUM, Reducer.PROD):
-        return
-    largest = _largest(loads_of(stage.body))
-    for order, first in product((_in_order_of_load, _in_order_of_dimensions), range(1, len(stage.reduce_axes))):
-        outer, inner = stage.reduce_axes[:first], stage.reduce_axes[first:]
-        kept = order(largest, (*outer, *stage.axes))
-        tensor = Buffer(fresh_name("partial", taken), tuple(a.extent for a in kept), stage.tensor.dtype)
-        partial = Stage(tensor, kept, stage.body, inner, stage.reducer)
-        total = replace(stage, body=_element(tensor, kept), reduce_axes=outer)
-        yield [partial, total]
-        ordered = tuple(a for a in kept if a in stage.axes)
-        if ordered != stage.axes:
-            moved = Buffer(fresh_name("ordered", taken), tuple(a.extent for a in ordered), stage.tensor.dtype)
-            copy = Stage(stage.tensor, stage.axes, _element(moved, ordered))
-            yield [partial, replace(total, tensor=moved, axes=ordered), copy]
-
-
-def _turned(stage: Stage, taken: set[str]) -> Iterator[Sequence[Stage]]:
-    """Yield stages that reduce blocks of neighbours along an axis first, where one tensor has its rows along that axis
-    and another one along another axis, as a matrix and a transposed one. A thread that reduces a block reads a piece of
-    a row of the one, and threads read neighbours in rows of the other."""
-    product_of = contraction_of(stage)
-    if stage.reducer is None or stage.reducer.is_position or (product_of and product_of.rows and product_of.columns):
-        return
-    extents = {a.name: a.extent for a in (*stage.axes, *stage.reduce_axes)}
-    along = dict.fromkeys(
-        i.name for load in loads_of(stage.body) if load.indices and isinstance(i := load.indices[-1], Var)
-    )
-    tensor_name, *names = (fresh_name(name, taken) for name in ("partial", "block", "place", "blocks"))
-    for axis, other in permutations(along, 2):
-        reduced = next((a for a in stage.reduce_axes if a.name == axis), None)
-        size = next((n for n in _BLOCKS if extents[axis] % n == 0), None)
-        if reduced is None or size is None:
-            continue
-        count = extents[axis] // size
-        block, place, total = (Axis(name, extent) for name, extent in zip(names, (count, size, count), strict=True))
-        others = [a for a in (*stage.axes, *stage.reduce_axes) if a.name not in (axis, other)]
-        kept = (*others, block, Axis(other, extents[other]))
-        tensor = Buffer(tensor_name, tuple(a.extent for a in kept), stage.tensor.dtype)
-        body = substitute(stage.body, {axis: Var(block.name) * size + Var(place.name)})
-        element = _element(tensor, tuple(total if a is block else a for a in kept))
-        yield [
-            Stage(tensor, kept, body, (place,), stage.reducer),
-            replace(stage, body=element, reduce_axes=tuple(total if a is reduced else a for a in stage.reduce_axes)),
-        ]
 
 
 def _products(stage: Stage, taken: set[str], form: str) -> Iterator[Sequence[Stage]]:
@@ -360,7 +324,7 @@ def _products(stage: Stage, taken: set[str], form: str) -> Iterator[Sequence[Sta
     if found is None:
         return
     plain = next(filter(None, map(_plain_load, (found.left, found.right))), None)
-    reduced = _in_order_of_load(plain, stage.reduce_axes)
+    reduced = in_order_of_load(plain, stage.reduce_axes)
     joined = form == JOINED_AXES
     if joined and any(a.name not in free_variables(f) for a in reduced for f in (found.left, found.right)):
         return
@@ -384,7 +348,7 @@ def _products(stage: Stage, taken: set[str], form: str) -> Iterator[Sequence[Sta
         if ordered != stage.axes:
             name = fresh_name("product", {*taken, *(s.name for s in computed.stages)})
             tensor = Buffer(name, tuple(a.extent for a in ordered), stage.tensor.dtype)
-            copy = Stage(stage.tensor, stage.axes, _element(tensor, ordered))
+            copy = Stage(stage.tensor, stage.axes, element_of(tensor, ordered))
             yield [*computed.stages, replace(total, tensor=tensor, axes=ordered), copy]
 
 
@@ -407,7 +371,7 @@ def _pairs(stage: Stage, taken: set[str]) -> Iterator[Sequence[Stage]]:
         return
     (factors,) = pairs
     loads = [load for f in factors if (load := _plain_load(f)) is not None]
-    computed = _ComputedFactors(stage, _in_order_of_load(next(iter(loads), None), stage.reduce_axes), taken, STAGES)
+    computed = _ComputedFactors(stage, in_order_of_load(next(iter(loads), None), stage.reduce_axes), taken, STAGES)
     elements = {f: f if isinstance(f, Load) else computed.load(f) for f in factors}
     if computed.stages:
         yield [*computed.stages, replace(stage, body=_with_elements(body, elements))]
@@ -453,7 +417,7 @@ class _ComputedFactors:
         """Return an element of the tensor of a factor."""
         if self._form == JOINED_AXES:
             factor = self._on_joined_axis(factor)
-        kept, inner = self._stage.axes, _largest(loads_of(factor))
+        kept, inner = self._stage.axes, largest(loads_of(factor))
         last = inner is not None and self._form != JOINED_AXES and self._is_of_results(inner.indices[-1])
         axes = (*self.reduced, *kept) if last else (*kept, *self.reduced)  # neighbours stay neighbours
         own = tuple(a for a in axes if a.name in free_variables(factor))
@@ -462,9 +426,9 @@ class _ComputedFactors:
         made = Stage(tensor, own, factor)
         for other in self.stages:
             if other.tensor.shape == tensor.shape and other.body == _on_axes_of(made, other):
-                return _element(other.tensor, own)
+                return element_of(other.tensor, own)
         self.stages.append(made)
-        return _element(tensor, own)
+        return element_of(tensor, own)
 
     def _is_of_results(self, i: Expr) -> bool:
         """Return whether an index runs along the results, not along the sum."""
@@ -503,28 +467,6 @@ def _on_axes_of(stage: Stage, other: Stage) -> Expr:
     return substitute(stage.body, {a.name: Var(b.name) for a, b in zip(stage.axes, other.axes, strict=True)})
 
 
-def _element(tensor: Buffer, axes: Sequence[Axis]) -> Load:
-    return Load(tensor, tuple(Var(a.name) for a in axes))
-
-
-def _in_order_of_load(load: Load | None, axes: Sequence[Axis]) -> tuple[Axis, ...]:
-    """Return axes in the order in which a load has them as indices, behind those that it has not."""
-    places = {} if load is None else {i.name: n for n, i in enumerate(load.indices) if isinstance(i, Var)}
-    return tuple(sorted(axes, key=lambda a: places.get(a.name, -1)))
-
-
-def _in_order_of_dimensions(load: Load | None, axes: Sequence[Axis]) -> tuple[Axis, ...]:
-    """Return axes in the order of the first dimensions that a load has at an index on them, behind those that it has
-    not."""
-    indices = () if load is None else load.indices
-    places = {a.name: next((n for n, i in enumerate(indices) if a.name in free_variables(i)), -1) for a in axes}
-    return tuple(sorted(axes, key=lambda a: places[a.name]))
-
-
-def _largest(loads: Iterable[Load]) -> Load | None:
-    return max(loads, key=lambda load: load.buffer.elements, default=None)
-
-
 DECOMPOSED = Decomposer(
     decompositions,
     knob="decomposition",
@@ -536,8 +478,8 @@ DECOMPOSED = Decomposer(
     "with `reduced_products` there is a product for each direction in which it is reduced; "
     "with `single_products` sums of several products, such as those of complex numbers, have one each; with "
     "`split_k` behind these names long sums of products are those of slices; with `levels` stages that read no other "
-    "come first, then those that read these; with `as_written` what several stages read is stored as the workload says "
-    "it; "
+    "come first, then those that read these; with `outer_first` reductions to few results begin with the last axes; "
+    "with `as_written` what several stages read is stored as the workload says it; "
     "with `softmax_chunks` the maximum and the sum of a row come from those of its chunks; `patches`, "
     "`channels_last` and their like change the layout of a convolution; with `padded` images are padded first",
     takes="workloads of static shapes that kernel classes take in several steps and none takes as a whole",

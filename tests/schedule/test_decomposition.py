@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from math import prod
 
 import numpy as np
 import pytest
@@ -163,7 +164,7 @@ dK[h, k, c] = float16(Z[h, k, c])   # output
 """Five products. Weights and the gradients of scores are read by several of them."""
 
 
-TURNED = {
+BLOCKS = {
     "a trace of products": "A: float32[3, 48, 80]\nB: float32[3, 80, 48]\n"
     "Y[b] = sum over i < 48, j < 80 of A[b, i, j] * B[b, j, i]",
     "all elements of a transposed product": "A: float32[80, 112]\nB: float16[112, 80]\n"
@@ -171,12 +172,20 @@ TURNED = {
     "a diagonal of a product": "A: float32[96, 160]\nB: float32[160, 96]\nY[i] = sum over k < 160 of A[i, k] * B[k, i]",
     "the greatest difference from a transposed matrix": "A: float32[96, 96]\n"
     "Y[] = max over i < 96, j < 96 of abs(A[i, j] - A[j, i])",
+    "a total variation": "X: float32[2, 3, 36, 45]\nY[] = sum over b < 2, c < 3, i < 35, j < 44 of "
+    "abs(X[b, c, i + 1, j] - X[b, c, i, j]) + abs(X[b, c, i, j + 1] - X[b, c, i, j])",
+    "neighbours around a torus": "S: float32[48, 80]\nY[] = sum over i < 48, j < 80 of "
+    "S[i, j] * (S[(i + 1) % 48, j] + S[i, (j + 1) % 80])",
+    "the greatest step of a prime number": "X: float16[4004]\n"
+    "Y[] = max over i < 4003 of abs(float32(X[i + 1]) - float32(X[i]))",
+    "steps of an odd number": "X: float32[4116]\nY[] = sum over i < 4115 of abs(X[i + 1] - X[i])",
+    "gathered elements": "X: float32[50]\nI: int32[4096]\nY[] = sum over i < 4096 of X[min(max(int64(I[i]), 0), 49)]",
 }
-"""Reductions that read rows of one matrix, and columns of another one."""
+"""Reductions to few results that read rows of one matrix, columns of another one, or elements beside each other."""
 
 
 WORKLOADS: dict[str, Callable[[], Workload]] = {
-    **{name: partial(parse_workload, text) for name, text in TURNED.items()},
+    **{name: partial(parse_workload, text) for name, text in BLOCKS.items()},
     "shares": lambda: parse_workload(SHARES),
     "convolution in float32": _image(2, 8, "float32", "NHWC", bias=True, activation="relu"),
     "convolution with channels first": _image(2, 9, "float16", "NCHW"),
@@ -285,13 +294,21 @@ def test_sums_that_decay_take_few_rounds(name: str) -> None:
     assert not any(stage.reduce_axes for step in steps for stage in step.stages)
 
 
-@pytest.mark.parametrize("name", TURNED)
-def test_blocks_of_rows_are_reduced_first_where_a_matrix_is_transposed(name: str) -> None:
-    """Threads read neighbours in both matrices. What is left to be reduced is a small part."""
+@pytest.mark.parametrize("name", BLOCKS)
+def test_blocks_are_reduced_first(name: str) -> None:
+    """Threads read neighbours in all tensors. What is left to be reduced is a small part."""
     workload = WORKLOADS[name]()
-    ((_, (blocks, total)),) = decompositions(workload, _has_class)
-    assert blocks.output_buffers[0].bytes * 8 <= sum(b.bytes for b in workload.inputs) * len(workload.inputs)
-    assert "cuda_thread_tile" in [s.name for s in class_sketches(blocks, H200)] and total.outputs == ("Y",)
+    blocks, total = dict(decompositions(workload, _has_class))["stages"]
+    points = prod(a.extent for s in workload.stages for a in (*s.axes, *s.reduce_axes))
+    assert 4 <= points / blocks.output_buffers[0].elements <= 64 and total.outputs == ("Y",)
+
+
+def test_what_has_no_class_in_steps_is_reduced_along_the_last_axes_first() -> None:
+    """The generic sketch has a block for each result: it leaves most of a device idle where there is one."""
+    workload = parse_workload("X: float32[2100]\nY[] = sum over i < 2100, j < 2100 of exp(-abs(X[i] - X[j]))")
+    ((name, (rows, total)),) = decompositions(workload, _has_class)
+    assert name == "outer_first" and rows.output_buffers[0].shape == (2100,) and _has_class(total)
+    assert check_schedules("cuda_decomposed", H200, workload, 0, 1) == 1
 
 
 def test_a_rate_that_is_read_at_each_place_is_left_as_it_is() -> None:

@@ -137,14 +137,16 @@ class SplitProblem:
 
 
 def split_problem(p: RowwiseProblem, workload: Workload) -> SplitProblem | None:
-    """``p`` in several launches. None where a row is too short to be cut, where something is broadcast along rows or
-    read at another column, where outputs have other dimensions or rows begin elsewhere, where a position is reduced
-    beside something else, and where elements are computed from rows that fit a cluster.
+    """``p`` in several launches. None where a row is too short to be cut, where something is broadcast along rows of a
+    single axis or read at another column, where outputs have other dimensions or rows begin elsewhere, where a position
+    is reduced beside something else, and where elements are computed from rows that fit a cluster.
 
     What joins positions are two tensors: the best value of each part, and where it stands in the whole row.
     """
     shape = _cut(p.columns)
-    if shape is None or p.broadcast_loads or p.other_loads or p.dynamic or not p.reductions or p.row_offsets:
+    if shape is None or p.other_loads or p.dynamic or not p.reductions or p.row_offsets:
+        return None
+    if p.broadcast_loads and len(p.columns) == 1:
         return None
     if any(c.order is not None or c.parts for c in p.elementwise_outputs):
         return None
@@ -160,6 +162,8 @@ def split_problem(p: RowwiseProblem, workload: Workload) -> SplitProblem | None:
     extent = p.column_count if len(p.columns) == 1 else 0
     of_part = replace(p, rows=(*p.rows, *outer), columns=inner, joined_extent=extent, reductions=())
     of_part = replace(of_part, elementwise_outputs=(), per_row_outputs=())
+    broadcasts = dict.fromkeys(_of_part(p, of_part, load) for load in p.broadcast_loads)
+    of_part = replace(of_part, broadcast_loads=tuple(load for load in broadcasts if isinstance(load, Load)))
     launches: list[tuple[str, RowwiseProblem, bool]] = []
     between: list[Buffer] = []
     known = {b.name for b in workload.output_buffers}
@@ -276,7 +280,7 @@ def _reduced_in_parts(
     outputs = tuple(ComputedTensor(tensor, Load(tensor, parts)) for tensor in written)
     first = replace(of_part, reductions=tuple(reduced), per_row_outputs=outputs)
     second = replace(p, columns=outer, row_inputs=tuple(written), order=(), reductions=tuple(joined))
-    second = replace(second, elementwise_outputs=())
+    second = replace(second, elementwise_outputs=(), broadcast_loads=())
     return first, second
 
 
