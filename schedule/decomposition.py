@@ -18,8 +18,9 @@ axes for quotients and remainders (``te.phases``), and ``single_products`` that 
 are computed together. With ``as_written`` what several stages read, such as the weights of attention in its gradients,
 is computed once and stored as the workload says it: where that is less, since it has 16 bits. ``outer_first`` is for
 reductions of much to few results that have no class in steps either: the generic sketch reduces along the last axes,
-and a class what is left, where the generic sketch alone would have a block for each result. With ``split_k`` behind a
-name, long sums of products are split (``parallel_split_k``).
+and a class what is left, where the generic sketch alone would have a block for each result. With ``blocks`` a processor
+reduces a few neighbours first, where a matrix is read across its rows. With ``split_k`` behind a name, long sums of
+products are split (``parallel_split_k``).
 ``te.softmax_chunks`` has one of long rows on a processor, ``te.channels_last`` those of convolutions with channels
 first, and ``te.padding_modes`` those of images that are padded by what stands in them (``padded``).
 """
@@ -52,14 +53,14 @@ from ..te.sums_of_products import with_single_products
 from ..te.workload import Axis, Reducer, Stage, Workload
 from .parallel_split_k import with_split_products
 from .pixel_blocks import with_pixel_blocks
-from .reduction_parts import element_of, in_order_of_load, largest, reductions_in_parts
+from .reduction_parts import element_of, in_order_of_load, largest, reads_across, reductions_in_parts
 from .step_chain import Decomposer
 from .tile.delinearize import axis_indices
 
 STAGES, JOINED_AXES, GATHERED, WIDENED, PIXEL_BLOCKS = "stages", "joined_axes", "gathered", "widened", "pixel_blocks"
 PHASED, REDUCED_PRODUCTS, SINGLE_PRODUCTS, SPLIT_K = "phased", "reduced_products", "single_products", "split_k"
 LEVELS, AS_WRITTEN, GATHERED_LAST, DOUBLED_SCANS = "levels", "as_written", "gathered_last", "doubled_scans"
-OUTER_FIRST = "outer_first"
+OUTER_FIRST, BLOCKS = "outer_first", "blocks"
 """The names of decompositions. Names of tensors that are copied from loaded indices begin with ``gathered``."""
 _MANY_RESULTS = 2048
 """So many results keep a device busy, a warp or a thread for each."""
@@ -146,11 +147,29 @@ def cpu_decompositions(
     workload: Workload, has_class: Callable[[Workload], bool]
 ) -> list[tuple[str, tuple[Workload, ...]]]:
     """Return the decompositions of a workload for a processor, where the generic sketch is as good as a class for
-    everything but sums of products, and no class reduces these at once. Long rows of a softmax have one in chunks."""
+    everything but sums of products, and no class reduces these at once. Long rows of a softmax have one in chunks, and
+    reductions across rows one in ``blocks``."""
     found = decompositions(workload, lambda step: has_class(step) or not any(map(contraction_of, step.stages)))
     own = (REDUCED_PRODUCTS, LEVELS, AS_WRITTEN, GATHERED_LAST, DOUBLED_SCANS)
     left_out = [name for name, _ in found if name in own or name.endswith(SPLIT_K)]
-    return [*((name, steps) for name, steps in found if name not in left_out), *softmax_chunk_steps(workload)]
+    return [
+        *((name, steps) for name, steps in found if name not in left_out),
+        *softmax_chunk_steps(workload),
+        *_block_steps(workload),
+    ]
+
+
+def _block_steps(workload: Workload) -> list[tuple[str, tuple[Workload, ...]]]:
+    """Return the steps of reductions that read across rows, in blocks."""
+    whole = inline_stages(workload)
+    found = [contraction_of(stage) for stage in whole.stages]
+    if workload.dynamic or not any(map(reads_across, whole.stages)) or any(c and c.rows and c.columns for c in found):
+        return []
+    try:
+        steps = _stage_steps(whole, lambda step: len(step.stages) == 1 and not reads_across(step.stages[0]), BLOCKS)
+    except InvalidWorkload:  # an intermediate beyond the limits of tensors
+        return []
+    return [(BLOCKS, steps)] if len(steps) > 1 else []
 
 
 def _stage_steps(workload: Workload, has_class: Callable[[Workload], bool], form: str) -> tuple[Workload, ...]:
@@ -478,7 +497,8 @@ DECOMPOSED = Decomposer(
     "with `reduced_products` there is a product for each direction in which it is reduced; "
     "with `single_products` sums of several products, such as those of complex numbers, have one each; with "
     "`split_k` behind these names long sums of products are those of slices; with `levels` stages that read no other "
-    "come first, then those that read these; with `outer_first` reductions to few results begin with the last axes; "
+    "come first, then those that read these; with `outer_first` reductions to few results begin with the last axes, "
+    "and with `blocks` with a few neighbours; "
     "with `as_written` what several stages read is stored as the workload says it; "
     "with `softmax_chunks` the maximum and the sum of a row come from those of its chunks; `patches`, "
     "`channels_last` and their like change the layout of a convolution; with `padded` images are padded first",

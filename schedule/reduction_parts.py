@@ -7,7 +7,8 @@ partial[b, j] = sum over p of X[16 * b + p, j]    total[]  = sum over b, j of pa
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import product
+from itertools import combinations, product
+from math import prod
 
 from ..ir.buffer import Buffer
 from ..ir.expr import Expr, Load, Select, Var
@@ -36,6 +37,18 @@ def reductions_in_parts(stage: Stage, taken: set[str]) -> Iterator[Sequence[Stag
         yield from _along_last_axes(stage, taken)
     if found is None or not (found.rows and found.columns):
         yield from _in_blocks(stage, Accumulation(reducer, stage.body.dtype, dtype), taken)
+
+
+def reads_across(stage: Stage) -> bool:
+    """Return whether a stage reduces many elements of two tensors, each of which has its rows along an axis that leads
+    across the rows of the other one, as a matrix and a transposed one."""
+    if stage.reducer is None or prod(a.extent for a in stage.reduce_axes) <= max(_BLOCKS):
+        return False
+    loads = [(set(_contiguous_axes(load)), free_variables(load)) for load in loads_of(stage.body)]
+    return any(
+        not along & other and along & their_names and other & names
+        for (along, names), (other, their_names) in combinations(loads, 2)
+    )
 
 
 def _along_last_axes(stage: Stage, taken: set[str]) -> Iterator[Sequence[Stage]]:

@@ -303,6 +303,14 @@ def test_blocks_are_reduced_first(name: str) -> None:
     assert 4 <= points / blocks.output_buffers[0].elements <= 64 and total.outputs == ("Y",)
 
 
+@pytest.mark.parametrize("name", ["a trace of products", "the greatest difference from a transposed matrix"])
+def test_a_processor_reduces_blocks_first_where_rows_are_read_across(name: str) -> None:
+    workload = WORKLOADS[name]()
+    ((form, (blocks, _)),) = cpu_decompositions(workload, lambda w: any(True for _ in class_sketches(w, HOST)))
+    assert form == "blocks" and blocks.stages[0].reduce_axes[0].extent == 16
+    assert check_schedules("cpu_decomposed", HOST, workload, 0, 2) == 2
+
+
 def test_what_has_no_class_in_steps_is_reduced_along_the_last_axes_first() -> None:
     """The generic sketch has a block for each result: it leaves most of a device idle where there is one."""
     workload = parse_workload("X: float32[2100]\nY[] = sum over i < 2100, j < 2100 of exp(-abs(X[i] - X[j]))")
