@@ -31,6 +31,7 @@ _CLASSES: Mapping[str, Mapping[str, str]] = {
         "cuda_loops": "gpu.loops.space:CUDA_LOOPS",
         "cuda_plane_window": "gpu.plane_window.space:CUDA_PLANE_WINDOW",
         "cuda_row_window": "gpu.row_window.space:CUDA_ROW_WINDOW",
+        "cuda_long_window": "gpu.long_window.space:CUDA_LONG_WINDOW",
         "cuda_separable_window": "gpu.separable_window.space:CUDA_SEPARABLE_WINDOW",
         "cuda_pointwise": "gpu.pointwise.space:CUDA_POINTWISE",
         "cuda_thread_tile": "gpu.thread_tile.space:CUDA_THREAD_TILE",

@@ -71,13 +71,14 @@ def _takes_any(sketch: str) -> bool:
 
 @cache
 def _workloads() -> tuple[Workload, ...]:
-    """Large ones, one of each operator, reductions of pairs and of products, a correlation, a gradient, operands that
-    are computed in registers, and random ones."""
+    """Large ones, one of each operator, reductions of pairs and of products, a correlation, a filter, gradients,
+    operands that are computed in registers, and random ones."""
     large = [OPERATORS[name].workload(parameters) for name, parameters in LARGE]
     small = [operator.workload(next(iter(operator.cases()))) for operator in OPERATORS.values()]
     texts = (
         *PAIRWISE,
         CORRELATION,
+        FILTER,
         WEIGHT_GRADIENT,
         DEPTHWISE_GRADIENT,
         ROTARY,
@@ -402,6 +403,8 @@ CORRELATION = (
     "O[y, x, v < 3, u < 3] = sum over c < 32 of float32(A[y, x, c]) * float32(B[y + v, x + u, c])"
 )
 """Products of pixels and displaced pixels."""
+FILTER = "X: float32[3, 300]\nH: float32[41]\nY[b, i < 260] = sum over k < 41 of H[k] * X[b, i + k]"
+"""A filter of many taps."""
 WEIGHT_GRADIENT = (
     "D: float16[2, 8, 8, 64]\nI: float16[2, 8, 8, 64]\n"
     "G[k, r < 3, s < 3, c] = sum over n < 2, y < 8, x < 8 of float32(D[n, y, x, k]) * select(y + r >= 1 and "

@@ -1,0 +1,185 @@
+"""Describes the space of kernels of windows that are long along one axis: knobs, constraints, derived sizes and the
+prior (sketch ``cuda_long_window``)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from ....core.schedule import KnobValue
+from ....core.target import Target
+from ....ir.expr import WARP_LANES
+from ....ir.stmt import Kernel
+from ....te.cost import minimum_bytes
+from ...problems.long_window import LongWindow, long_window_of
+from ...sketch import Peaks
+from ...space.columns import Bools, Columns, Derived, Floats
+from ...space.constraint import Constraint
+from ...space.knob import Knob
+from ...tile_sketch import TileSketch, planned
+from ..memory_prior import MemoryTraffic, memory_bound_seconds
+from ..occupancy import PARTS
+from ..peaks import gpu_peaks
+from ..plan import GpuPlan
+from ..quantities import GPU_QUANTITIES, WINDOW_QUANTITIES, gpu_columns
+from ..term_cost import ISSUED_LANES, reduction_cost
+from .kernel import DIRECT_LANES, LOADS, LongWindowSizes, accumulator_dtype, long_window_kernel, tap_width
+
+SPARE_REGISTERS = 24
+"""Registers for addresses and constants, roughly."""
+AHEAD = 8
+"""Positions that the compiler has a thread read ahead of those that it multiplies, roughly."""
+MOST_SHARED_BYTES = 96 << 10
+"""Shared memory of a block, at most."""
+MOST_PHASES = 64
+"""Phases of a dilated window that are in one block, if there are no more of them."""
+STAGING_INSTRUCTIONS = 8
+"""Instructions that bring a position to shared memory."""
+EXPOSED_LATENCY = 0.3
+"""The share of a warp's instructions in which it waits, which other warps of the same part of a multiprocessor fill."""
+PROMISING = 1.3
+"""How many times as slow as the best estimate promising settings are at most."""
+
+QUANTITIES = (*GPU_QUANTITIES, *WINDOW_QUANTITIES)
+
+
+@dataclass(frozen=True)
+class LongWindowPlan(GpuPlan):
+    """The settings of a reduction over windows that are long along one axis on a target."""
+
+    problem: LongWindow
+    target: Target
+
+    @property
+    def knobs(self) -> tuple[Knob, ...]:
+        phases, columns = self.problem.phases, self.problem.lane_axis is not None
+        lanes = (phases,) if phases <= MOST_PHASES and not columns else tuple(n for n in (32, 64) if n < 2 * phases)
+        return (
+            Knob(
+                "tile_w",
+                (15, 3, 5, 7, 9, 11, 13, 17, 19, 23, 27),
+                "how many outputs along the axis of the window a thread computes",
+            ),
+            Knob("lanes", lanes or (min(phases, 16),), "how many phases a block has, or columns of a tensor"),
+            Knob("threads", (128, 64, 256, 512), "how many threads a block has"),
+            Knob("block_k", (256, 32, 64, 128, 512, 1024), "how many points of windows are in shared memory at once"),
+            Knob("k_unroll", (16, 32, 64), "how many points of windows an iteration of the innermost loop takes"),
+            Knob("warps_k", (1, 2, 4, 8), "how many groups of threads share the points of windows"),
+        )
+
+    def sizes(self, columns: Columns) -> LongWindowSizes:
+        problem, accumulator = self.problem, accumulator_dtype(self.problem)
+        knobs = columns.named(*(k.name for k in self.knobs))
+        tile_w, lanes, threads, block_k, k_unroll, warps_k = knobs.values()
+        own, points = threads // (warps_k * lanes), problem.window.extent
+        unit = k_unroll * warps_k
+        stage = -(-points // (-(-points // block_k) * unit)) * unit
+        stages, rest = points // stage, points % stage
+        outputs, taps = np.maximum(own, 1) * tile_w, np.minimum(stage, points)
+        positions = ((outputs - 1) * problem.width.stride + taps) * lanes
+        tiles, lane_tiles = -(-problem.steps // outputs), -(-problem.phases // lanes)
+        staged = ((lanes < DIRECT_LANES) | (warps_k > 1)).astype(np.int64)
+        tap_bytes = sum(b.dtype.bytes * (lanes if problem.has_lanes(b) else 1) for b in problem.taps)
+        shared_bytes = positions * sum(b.dtype.bytes for b in problem.positions) + taps * tap_bytes
+        shared_bytes = shared_bytes + staged * warps_k * outputs * lanes * accumulator.bytes
+        near = np.minimum(k_unroll, (tile_w - 1) * problem.width.stride + 1 + AHEAD)
+        words = near * sum(_words(b.dtype.bytes) for b in problem.positions) + tile_w * _words(accumulator.bytes)
+        words = words + 2 * tap_width(problem) * sum(_words(b.dtype.bytes) for b in problem.taps)
+        registers = SPARE_REGISTERS + np.maximum(words, LOADS * len(problem.loaded) + tile_w)
+        return LongWindowSizes(
+            **knobs,
+            own=own,
+            stage=stage,
+            stages=stages,
+            rest=rest,
+            tiles=tiles,
+            lane_tiles=lane_tiles,
+            loads=-(-positions // threads),
+            blocks=prod(a.extent for a in problem.row_axes) * problem.residues * tiles * lane_tiles,
+            staged=staged,
+            shared_bytes=shared_bytes,
+            registers=registers,
+            resident=self.limits.resident_blocks(threads, registers, shared_bytes),
+        )
+
+    @property
+    def constraints(self) -> tuple[Constraint, ...]:
+        points = self.problem.window.extent
+        return (
+            self.rule(
+                "each group of threads has a thread for each phase",
+                ("threads", "lanes", "warps_k"),
+                lambda s: s.own >= 1,
+            ),
+            Constraint(
+                "the positions between the first and the last output of a thread take no more than k_unroll registers",
+                ("tile_w", "k_unroll"),
+                lambda c: (c.ints("tile_w") - 1) * self.problem.width.stride < c.ints("k_unroll"),
+            ),
+            Constraint(
+                "a smaller block_k holds fewer points, and the smallest one holds a part for each group of threads",
+                ("block_k", "k_unroll", "warps_k"),
+                lambda c: (
+                    (c.ints("block_k") < 2 * max(points, 32))
+                    & (c.ints("k_unroll") * c.ints("warps_k") <= c.ints("block_k"))
+                ),
+            ),
+            *self.launch_rules(MOST_SHARED_BYTES),
+        )
+
+    def promising(self, columns: Columns, peaks: Peaks) -> Bools:
+        seconds = self.prior_seconds(columns, peaks)
+        found: Bools = seconds <= PROMISING * seconds.min(initial=np.inf)
+        return found
+
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
+        """Each instruction of a warp takes a part of a multiprocessor a cycle: those that combine terms, those that
+        read positions and taps from shared memory, and those that bring positions there. Parts without a warp idle."""
+        sizes, problem, found = self.sizes(columns), self.problem, gpu_peaks(self.target, peaks)
+        assert problem.reduction.reducer is not None
+        outer = prod(a.extent for a in problem.outer_axes)
+        stages = outer * -(-problem.window.extent // sizes.stage)
+        terms = outer * problem.window.extent / sizes.warps_k
+        term = reduction_cost(problem.reduction.reducer, problem.term_body, problem.reduction.tensor.dtype, found)
+        position_reads = len(problem.positions) * (terms + stages * (sizes.tile_w - 1) * problem.width.stride)
+        alone, shared = sum(map(problem.has_lanes, problem.taps)), sum(not problem.has_lanes(b) for b in problem.taps)
+        tap_reads = terms * (alone + shared / tap_width(problem))
+        brought = stages * sizes.loads * len(problem.loaded)
+        instructions = position_reads + tap_reads + STAGING_INSTRUCTIONS * brought
+        cycles = terms * sizes.tile_w * term.cycles + instructions / ISSUED_LANES
+        threads = sizes.blocks * sizes.threads
+        each = -(-sizes.blocks // self.target.threads)
+        warps = np.minimum(each, sizes.resident) * sizes.threads / (WARP_LANES * PARTS)
+        slower = np.maximum(1 / warps, 1.0) + EXPOSED_LATENCY / warps
+        uneven = np.where(each > 1, each * self.target.threads / sizes.blocks, 1.0)
+        row_bytes = sizes.loads * sizes.threads * sum(m.load.dtype.bytes for m in problem.loaded.values())
+        traffic = MemoryTraffic(
+            blocks=sizes.blocks,
+            resident=sizes.resident,
+            rounds=stages,
+            memory_bytes=minimum_bytes(problem.workload),
+            l2_bytes=sizes.blocks * stages * row_bytes + sum(b.bytes for b in problem.workload.output_buffers),
+            shared_bytes=4 * threads * (position_reads + tap_reads + brought),
+            accesses=threads / WARP_LANES * (brought + (1 + sizes.staged) * sizes.tile_w * len(problem.outputs)),
+            operations=threads * cycles * found.float32_flops_per_cycle * uneven * slower,
+        )
+        return memory_bound_seconds(found, traffic)
+
+    def derive(self, columns: Columns) -> Derived:
+        sizes = self.sizes(columns)
+        return {
+            **gpu_columns(self.target, sizes, wanted=sizes.loads * self.problem.position_bytes),
+            "outputs": np.asarray(sizes.tile_w, np.float64),
+            "loads_per_output": sizes.loads * sizes.threads / (sizes.outputs * sizes.lanes),
+        }
+
+    def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
+        return long_window_kernel(self.problem, self.sizes_of(setting))
+
+
+def _words(size: int) -> int:
+    return -(-size // 4)
+
+
+CUDA_LONG_WINDOW = TileSketch("cuda_long_window", 1, QUANTITIES, planned(long_window_of, LongWindowPlan))
