@@ -35,6 +35,8 @@ PROMISING_REGISTERS = 168
 """Registers of a thread in promising settings, at most: with more, too few threads hide latencies."""
 MOST_FILTER_REGISTERS = 64
 """Registers for a filter, at most. Rows of larger ones are loaded one after the other."""
+LEAST_TILE = 256
+"""Outputs of a tile, at least, where there are more tiles than pictures need."""
 MOST_OUTPUTS = 128
 """Outputs of a strip in promising settings, at most: with more, kernels need more registers than is estimated."""
 MOST_LOADS = 48
@@ -363,8 +365,9 @@ def _tile_d(depth: int) -> Knob:
 
 
 def _parts(extent: int) -> tuple[int, ...]:
-    """Return into how many tiles an extent may be divided."""
-    return tuple(n for n in (1, 2, 3, 4, 7, 8, 14, 16, 32) if n == 1 or extent >= 4 * n)
+    """Return into how many tiles an extent may be divided, such as that of a picture or of a long signal."""
+    few = tuple(n for n in (1, 2, 3, 4, 7, 8, 14, 16, 32) if n == 1 or extent >= 4 * n)
+    return few + tuple(n for n in (64, 128, 256, 512, 1024) if extent >= LEAST_TILE * n)
 
 
 def _strips(extent: int, strip: Ints, tiles: Ints) -> Ints:

@@ -336,3 +336,14 @@ def test_windows_that_fit_no_registers_are_left_to_other_kernels(
         f"sum over k < {taps} of float32(A[i, j * {stride} + k * {dilation}]) * float32(W[k])"
     )
     assert all(len(sketch.space(workload, H200, limit=10)) for sketch in sketches_for(workload, H200))
+
+
+def test_long_signals_have_many_tiles() -> None:
+    """Filters of many taps of 16-bit floats are multiplied by matrix instructions, however long the rows are."""
+    workload = parse_workload(
+        "X: float16[2, 16512]\nH: float16[129]\n"
+        "S[b, i < 16384] = sum over k < 129 of float32(H[k]) * float32(X[b, i + k])\nY[b, i] = float16(S[b, i])"
+    )
+    schedule = default_schedule(workload, H200)
+    assert schedule.sketch == SKETCH.name and dict(schedule.knobs)["mma"] == 1
+    assert_schedule_agrees(SKETCH, workload, legal_schedule_of(SKETCH, workload, mma=1, tiles_w=64, tile_w=16))
