@@ -50,12 +50,12 @@ DIRECT_LANES = 16
 class LongWindowSizes:
     """What a setting of the knobs implies; columns for a space, plain ints for one setting.
 
-    ``tile_w``, ``lanes``, ``threads``, ``block_k``, ``k_unroll`` and ``warps_k`` are knobs. ``own``: how many threads
-    of a group have outputs of one phase. ``stage``: taps of a stage, but for the last one; ``stages`` of them are full.
-    ``rest``: taps of the last stage, 0 where it is full. ``tiles``: the parts of a row. ``lane_tiles``: the parts of
-    its phases. ``loads``: positions that a thread loads for a stage. ``blocks``: thread blocks. ``staged``: whether
-    outputs go through shared memory. ``shared_bytes``: shared memory of a block. ``registers``: estimated registers of
-    a thread. ``resident``: how many blocks a multiprocessor runs at once, by that estimate.
+    ``tile_w``, ``lanes``, ``threads``, ``block_k``, ``k_unroll``, ``warps_k`` and ``scanned`` are knobs. ``own``: how
+    many threads of a group have outputs of one phase. ``stage``: taps of a stage, but for the last one; ``stages`` of
+    them are full. ``rest``: taps of the last stage, 0 where it is full. ``tiles``: the parts of a row. ``lane_tiles``:
+    the parts of its phases. ``loads``: positions that a thread loads for a stage. ``blocks``: thread blocks.
+    ``staged``: whether outputs go through shared memory. ``shared_bytes``: shared memory of a block. ``registers``:
+    estimated registers of a thread. ``resident``: how many blocks a multiprocessor runs at once, by that estimate.
     """
 
     tile_w: Size
@@ -64,6 +64,7 @@ class LongWindowSizes:
     block_k: Size
     k_unroll: Size
     warps_k: Size
+    scanned: Size
     own: Size
     stage: Size
     stages: Size
@@ -99,18 +100,16 @@ def bank_sides(problem: LongWindow) -> int:
     return stride if stride % 2 == 0 else 1
 
 
-def long_window_kernel(problem: LongWindow, sizes: LongWindowSizes) -> Kernel:
-    """Return the kernel of one setting."""
-    return _LongWindowWriter(problem, sizes).kernel()
+class LongWindowWriter:
+    """Writes the launch of one setting."""
 
-
-class _LongWindowWriter:
     def __init__(self, problem: LongWindow, sizes: LongWindowSizes) -> None:
         self.problem = problem
         self.sizes = sizes
         self.w = FreshNameWriter(problem.names)
 
     def kernel(self) -> Kernel:
+        """Return the kernel."""
         problem, w, s = self.problem, self.w, self.sizes
         with w.launch(KERNEL_NAME, warp_axes(s.blocks, s.threads // WARP_LANES)) as (block, warp, lane):
             self.thread = warp * WARP_LANES + lane
@@ -184,6 +183,11 @@ class _LongWindowWriter:
             b: w.allocate("tap_tile", (taps * (s.lanes if problem.has_lanes(b) else 1),), b.dtype, MemoryScope.SHARED)
             for b in problem.taps
         }
+        self._allocate_registers()
+
+    def _allocate_registers(self) -> None:
+        """Allocate what else a stage needs."""
+        problem, w, s = self.problem, self.w, self.sizes
         self.near = {b: w.allocate("near", (s.k_unroll,), b.dtype, REGISTER) for b in problem.positions}
         width = tap_width(problem)
         self.tap_regs = {b: w.allocate("tap_regs", (width,), b.dtype, REGISTER) for b in problem.taps}
@@ -193,12 +197,16 @@ class _LongWindowWriter:
         return int((self.sizes.outputs - 1) * self.problem.width.stride + taps)
 
     def _stage(self, first_tap: Expr, taps: int) -> None:
-        """Reduce ``taps`` points of windows from ``first_tap`` on, a number of them in each group of threads."""
-        w, s = self.w, self.sizes
-        w.barrier()
+        """Reduce ``taps`` points of windows from ``first_tap`` on."""
+        self.w.barrier()
         self._load_positions(first_tap, taps)
         self._load_taps(first_tap, taps)
-        w.barrier()
+        self.w.barrier()
+        self._reduce_stage(first_tap, taps)
+
+    def _reduce_stage(self, first_tap: Expr, taps: int) -> None:
+        """Reduce the points of a stage, a number of them in each group of threads."""
+        w, s = self.w, self.sizes
         unit = max(tap_width(self.problem), bank_sides(self.problem))
         share = taps // (s.warps_k * unit) * unit if s.warps_k > 1 else taps
         if share:

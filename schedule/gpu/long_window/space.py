@@ -14,7 +14,7 @@ from ....ir.stmt import Kernel
 from ....te.cost import minimum_bytes
 from ...problems.long_window import LongWindow, long_window_of
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Derived, Floats
+from ...space.columns import Bools, Columns, Derived, Floats, Ints
 from ...space.constraint import Constraint
 from ...space.knob import Knob
 from ...tile_sketch import TileSketch, planned
@@ -24,7 +24,8 @@ from ..peaks import gpu_peaks
 from ..plan import GpuPlan
 from ..quantities import GPU_QUANTITIES, WINDOW_QUANTITIES, gpu_columns
 from ..term_cost import ISSUED_LANES, reduction_cost
-from .kernel import DIRECT_LANES, LOADS, LongWindowSizes, accumulator_dtype, long_window_kernel, tap_width
+from .kernel import DIRECT_LANES, LOADS, LongWindowSizes, LongWindowWriter, accumulator_dtype, tap_width
+from .scanned import ScannedWriter
 
 SPARE_REGISTERS = 24
 """Registers for addresses and constants, roughly."""
@@ -36,10 +37,14 @@ MOST_PHASES = 64
 """Phases of a dilated window that are in one block, if there are no more of them."""
 STAGING_INSTRUCTIONS = 8
 """Instructions that bring a position to shared memory."""
+STEPS = 6
+"""Steps for an output of a scanned window, roughly."""
 EXPOSED_LATENCY = 0.3
 """The share of a warp's instructions in which it waits, which other warps of the same part of a multiprocessor fill."""
 PROMISING = 1.3
 """How many times as slow as the best estimate promising settings are at most."""
+
+_SCANNED = Knob("scanned", (0, 1), "whether windows are joined of running reductions of the parts that they have")
 
 QUANTITIES = (*GPU_QUANTITIES, *WINDOW_QUANTITIES)
 
@@ -66,23 +71,32 @@ class LongWindowPlan(GpuPlan):
             Knob("block_k", (256, 32, 64, 128, 512, 1024), "how many points of windows are in shared memory at once"),
             Knob("k_unroll", (16, 32, 64), "how many points of windows an iteration of the innermost loop takes"),
             Knob("warps_k", (1, 2, 4, 8), "how many groups of threads share the points of windows"),
+            *((_SCANNED,) if self.problem.width.stride == 1 and self.problem.is_alike(self.problem.width) else ()),
         )
+
+    @property
+    def defaults(self) -> Mapping[str, KnobValue]:
+        return {"scanned": 0}
 
     def sizes(self, columns: Columns) -> LongWindowSizes:
         problem, accumulator = self.problem, accumulator_dtype(self.problem)
-        knobs = columns.named(*(k.name for k in self.knobs))
-        tile_w, lanes, threads, block_k, k_unroll, warps_k = knobs.values()
+        knobs = columns.named("tile_w", "lanes", "threads", "block_k", "k_unroll", "warps_k", "scanned")
+        tile_w, lanes, threads, block_k, k_unroll, warps_k, scanned = knobs.values()
         own, points = threads // (warps_k * lanes), problem.window.extent
         unit = k_unroll * warps_k
-        stage = -(-points // (-(-points // block_k) * unit)) * unit
+        in_stages = -(-points // (-(-points // block_k) * unit)) * unit
+        stage: Ints = np.where(scanned > 0, points, in_stages)
         stages, rest = points // stage, points % stage
-        outputs, taps = np.maximum(own, 1) * tile_w, np.minimum(stage, points)
+        taps: Ints = np.minimum(stage, points)
+        outputs: Ints = np.maximum(own, 1) * tile_w
         positions = ((outputs - 1) * problem.width.stride + taps) * lanes
         tiles, lane_tiles = -(-problem.steps // outputs), -(-problem.phases // lanes)
         staged = ((lanes < DIRECT_LANES) | (warps_k > 1)).astype(np.int64)
         tap_bytes = sum(b.dtype.bytes * (lanes if problem.has_lanes(b) else 1) for b in problem.taps)
         shared_bytes = positions * sum(b.dtype.bytes for b in problem.positions) + taps * tap_bytes
         shared_bytes = shared_bytes + staged * warps_k * outputs * lanes * accumulator.bytes
+        parts = scanned * (own + points // tile_w) * lanes
+        shared_bytes = shared_bytes + parts * accumulator.bytes
         near = np.minimum(k_unroll, (tile_w - 1) * problem.width.stride + 1 + AHEAD)
         words = near * sum(_words(b.dtype.bytes) for b in problem.positions) + tile_w * _words(accumulator.bytes)
         words = words + 2 * tap_width(problem) * sum(_words(b.dtype.bytes) for b in problem.taps)
@@ -125,6 +139,19 @@ class LongWindowPlan(GpuPlan):
                     & (c.ints("k_unroll") * c.ints("warps_k") <= c.ints("block_k"))
                 ),
             ),
+            Constraint(
+                "scanned windows are longer than tile_w, and the knobs that make no difference to them have one value",
+                tuple(k.name for k in self.knobs if k.name not in ("lanes", "threads")),
+                lambda c: (
+                    (c.ints("scanned") == 0)
+                    | (
+                        (c.ints("tile_w") < points)
+                        & (c.ints("block_k") == 32)
+                        & (c.ints("k_unroll") == 32)
+                        & (c.ints("warps_k") == 1)
+                    )
+                ),
+            ),
             *self.launch_rules(MOST_SHARED_BYTES),
         )
 
@@ -142,12 +169,19 @@ class LongWindowPlan(GpuPlan):
         stages = outer * -(-problem.window.extent // sizes.stage)
         terms = outer * problem.window.extent / sizes.warps_k
         term = reduction_cost(problem.reduction.reducer, problem.term_body, problem.reduction.tensor.dtype, found)
-        position_reads = len(problem.positions) * (terms + stages * (sizes.tile_w - 1) * problem.width.stride)
+        reads = terms + stages * (sizes.tile_w - 1) * problem.width.stride
+        combined = terms * sizes.tile_w
+        between = problem.window.extent // sizes.tile_w
+        reads = np.where(
+            sizes.scanned > 0, outer * (3 * sizes.tile_w + between * (1 + sizes.tile_w / sizes.own)), reads
+        )
+        combined = np.where(sizes.scanned > 0, outer * (STEPS * sizes.tile_w + between), combined)
+        position_reads = len(problem.positions) * reads
         alone, shared = sum(map(problem.has_lanes, problem.taps)), sum(not problem.has_lanes(b) for b in problem.taps)
         tap_reads = terms * (alone + shared / tap_width(problem))
         brought = stages * sizes.loads * len(problem.loaded)
         instructions = position_reads + tap_reads + STAGING_INSTRUCTIONS * brought
-        cycles = terms * sizes.tile_w * term.cycles + instructions / ISSUED_LANES
+        cycles = combined * term.cycles + instructions / ISSUED_LANES
         threads = sizes.blocks * sizes.threads
         each = -(-sizes.blocks // self.target.threads)
         warps = np.minimum(each, sizes.resident) * sizes.threads / (WARP_LANES * PARTS)
@@ -175,7 +209,8 @@ class LongWindowPlan(GpuPlan):
         }
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
-        return long_window_kernel(self.problem, self.sizes_of(setting))
+        sizes = self.sizes_of(setting)
+        return (ScannedWriter if sizes.scanned else LongWindowWriter)(self.problem, sizes).kernel()
 
 
 def _words(size: int) -> int:

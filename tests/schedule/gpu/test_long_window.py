@@ -59,6 +59,12 @@ CASES: dict[str, Callable[[], Workload]] = {
     "computed taps": _text(
         "X: float32[2, 300]\nY[b, i < 200] = sum over k < 65 of exp(-0.001 * float32(k)) * X[b, i + k]"
     ),
+    "means": _text(
+        "X: float16[2, 500]\nS[b, i < 300] = sum over k < 65 of float32(X[b, i + k])\nY[b, i] = S[b, i] / 65"
+    ),
+    "greatest of columns": _text("X: int32[150, 50]\nY[i < 118, c] = max over k < 33 of X[i + k, c]"),
+    "greatest of dilated windows": _text("X: float16[2, 900]\nY[b, i < 300] = max over k < 90 of X[b, i + 3 * k]"),
+    "greatest of every second window": _text("X: float32[2, 300]\nY[b, i < 100] = max over k < 60 of X[b, 2 * i + k]"),
     "correlation": _text(
         "A: float32[2, 1000]\nB: float32[2, 1100]\nY[b, lag < 100] = sum over t < 1000 of A[b, t] * B[b, t + lag]"
     ),
@@ -99,6 +105,17 @@ def test_a_thread_reads_each_position_once() -> None:
     read = [s for s in stores if any(load.buffer.name == "position_tile" for load in loads_of(s))]
     products = [s for s in stores if s.buffer.name == "Y_acc" and loads_of(s)]
     assert len(read) == 14 + 16 + 1 and len(products) == (16 + 1) * 15  # ahead, in the loop, and for the last tap
+
+
+def test_windows_without_taps_take_a_few_steps_an_output_however_long_they_are() -> None:
+    """They are joined of running reductions, and take one step more for each part between."""
+    counts = []
+    for points in (120, 240):
+        workload = parse_workload(f"X: float32[4, 100000]\nY[b, i < 50000] = max over k < {points} of X[b, i + k]")
+        assert dict(default_schedule(workload, H200).knobs)["scanned"] == 1
+        kernel = SKETCH.lower(workload, H200, legal_schedule_of(SKETCH, workload, scanned=1, tile_w=15, threads=128))
+        counts.append(sum(s.buffer.name == "Y_acc" for s in walk_statements(kernel.body) if isinstance(s, Store)))
+    assert counts == [1 + 3 * 15] * 2
 
 
 @pytest.mark.parametrize("taps", [129, 1000])
