@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
-from ...core.dtypes import INDEX
+from ...core.dtypes import INDEX, float32
 from ...ir.buffer import Buffer
-from ...ir.expr import Expr, Load, rebuild
+from ...ir.expr import Binary, BinaryOp, Cast, Const, Expr, Load, Select, const, rebuild
+from ...ir.gpu.mma import WARP_MMA_ATOMS, MmaAtom
 from ...ir.rewrite import free_variables, loads_of
 from ...te.borders import with_borders
 from ...te.flipped_windows import unflipped
@@ -75,9 +76,41 @@ class LongWindow(WindowReduction):
         """The outputs of a phase that share positions."""
         return -(-self.width.axis.extent // self.width.dilation)
 
+    @property
+    def toeplitz_atom(self) -> MmaAtom | None:
+        """The matrix instruction that multiplies positions by Toeplitz matrices of taps; None where there is none.
+        Terms are products of a position and a tap, 16-bit floats that are multiplied as float32, and outputs of one
+        phase are summed, each of which is one position ahead of the next."""
+        position, tap = (self.narrowed(slots) for slots in (self.positions, self.taps))
+        if position is None or tap is None or position.dtype != tap.dtype or self.combine is not BinaryOp.ADD:
+            return None
+        factors = {Load(b, ()) for b in (*self.positions, *self.taps)}
+        body = self.term_body
+        if not (isinstance(body, Binary) and body.op is BinaryOp.MUL and {body.a, body.b} == factors):
+            return None
+        if self.reduction.tensor.dtype != float32 or self.width.stride * self.phases * self.residues != 1:
+            return None
+        return next((a for a in WARP_MMA_ATOMS.values() if a.operand == position.dtype and a.operand.bits == 16), None)
+
+    @staticmethod
+    def narrowed(slots: Mapping[Buffer, Expr]) -> Expr | None:
+        """Return the 16-bit float that the only one of ``slots`` converts to float32; None where it is anything
+        else."""
+        return _narrowed(next(iter(slots.values()))) if len(slots) == 1 else None
+
     def has_lanes(self, tap: Buffer) -> bool:
         """Return whether a tap differs from lane to lane."""
         return self.lane_axis is not None and self.lane_axis.name in free_variables(self.taps[tap])
+
+
+def _narrowed(e: Expr) -> Expr | None:
+    match e:
+        case Cast(value=value, type=dtype) if dtype == float32 and value.dtype.is_float and value.dtype.bits == 16:
+            return value
+        case Select(condition=condition, then=then, otherwise=Const(value=0)):
+            inner = _narrowed(then)
+            return None if inner is None else Select(condition, inner, const(0, inner.dtype))
+    return None
 
 
 def long_window_of(workload: Workload) -> LongWindow | None:
@@ -146,10 +179,21 @@ def _with_slots(
             of[e] = Buffer(f"{name}_{len(of)}#", (), e.dtype)
         return Load(of[e], ())
 
+    def by_position(e: Expr) -> bool:
+        """Return whether ``e`` depends on the axis and the point of the window through the position alone."""
+        if not free_variables(e) & {axis, window}:
+            return True
+        if e.dtype.is_bool and not loads_of(e):
+            forms = address_forms([MaskedLoad(Load(Buffer("", (), e.dtype), ()), e)])
+            return forms is not None and all(
+                f.coefficient(axis) * width.dilation == f.coefficient(window) * width.stride for f in forms
+            )
+        return e.dtype != INDEX and bool(e.children) and all(map(by_position, e.children))
+
     def apart(e: Expr) -> Expr:
         free, moves = free_variables(e), any(load.buffer in loaded for load in loads_of(e))
         is_value = e.dtype != INDEX and not e.dtype.is_bool
-        if moves and not free & {axis, window} and (is_value or isinstance(e, Load)):
+        if moves and by_position(e) and (is_value or isinstance(e, Load)):
             return slot(positions, "position", e)
         if not moves and window in free and axis not in free and is_value:
             return slot(taps, "tap", e)

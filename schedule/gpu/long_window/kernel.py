@@ -18,7 +18,9 @@ or what a dilated window leaves out. Groups of threads may share the taps of a s
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import reduce
 from math import gcd, prod
+from typing import TypeVar
 
 from ....core.dtypes import DType
 from ....ir.buffer import Buffer, MemoryScope
@@ -38,6 +40,9 @@ from ...tile.stage_body import scalar_at
 from ..launch_axes import warp_axes
 from ..window_parts import store_output
 
+REGISTER = MemoryScope.REGISTER
+Number = TypeVar("Number", int, Expr)
+
 VECTOR_BYTES = 16
 """Bytes of taps that are read from shared memory at once."""
 LOADS = 8
@@ -50,12 +55,13 @@ DIRECT_LANES = 16
 class LongWindowSizes:
     """What a setting of the knobs implies; columns for a space, plain ints for one setting.
 
-    ``tile_w``, ``lanes``, ``threads``, ``block_k``, ``k_unroll``, ``warps_k`` and ``scanned`` are knobs. ``own``: how
-    many threads of a group have outputs of one phase. ``stage``: taps of a stage, but for the last one; ``stages`` of
-    them are full. ``rest``: taps of the last stage, 0 where it is full. ``tiles``: the parts of a row. ``lane_tiles``:
-    the parts of its phases. ``loads``: positions that a thread loads for a stage. ``blocks``: thread blocks.
-    ``staged``: whether outputs go through shared memory. ``shared_bytes``: shared memory of a block. ``registers``:
-    estimated registers of a thread. ``resident``: how many blocks a multiprocessor runs at once, by that estimate.
+    ``tile_w``, ``lanes``, ``threads``, ``block_k``, ``k_unroll``, ``warps_k``, ``scanned`` and ``mma`` are knobs.
+    ``own``: how many threads of a group have outputs of one phase. ``stage``: taps of a stage, but for the last one;
+    ``stages`` of them are full. ``rest``: taps of the last stage, 0 where it is full. ``tiles``: the parts of a row.
+    ``lane_tiles``: the parts of its phases. ``loads``: positions that a thread loads for a stage. ``blocks``: thread
+    blocks. ``staged``: whether outputs go through shared memory. ``shared_bytes``: shared memory of a block.
+    ``registers``: estimated registers of a thread. ``resident``: how many blocks a multiprocessor runs at once, by
+    that estimate.
     """
 
     tile_w: Size
@@ -65,6 +71,7 @@ class LongWindowSizes:
     k_unroll: Size
     warps_k: Size
     scanned: Size
+    mma: Size
     own: Size
     stage: Size
     stages: Size
@@ -114,10 +121,7 @@ class LongWindowWriter:
         with w.launch(KERNEL_NAME, warp_axes(s.blocks, s.threads // WARP_LANES)) as (block, warp, lane):
             self.thread = warp * WARP_LANES + lane
             self._place(block)
-            shape = (s.tile_w,)
-            self.acc = w.allocate(f"{problem.reduction.name}_acc", shape, accumulator_dtype(problem), REGISTER)
-            with w.unrolled("p", s.tile_w) as p:
-                w.store(self.acc, (p,), identity(problem.combine, self.acc.dtype))
+            self._allocate_accumulators()
             self._allocate_tiles()
             with ExitStack() as loops:
                 for axis in (a for a in problem.outer_axes if a.extent > 1):
@@ -170,11 +174,17 @@ class LongWindowWriter:
 
     # --- stages
 
+    def _allocate_accumulators(self) -> None:
+        problem, w, s = self.problem, self.w, self.sizes
+        self.acc = w.allocate(f"{problem.reduction.name}_acc", (s.tile_w,), accumulator_dtype(problem), REGISTER)
+        with w.unrolled("p", s.tile_w) as p:
+            w.store(self.acc, (p,), identity(problem.combine, self.acc.dtype))
+
     def _allocate_tiles(self) -> None:
         """Allocate shared memory for the positions, [position, phase], and the taps of a stage."""
         problem, w, s = self.problem, self.w, self.sizes
         taps, sides = s.stage if s.stages else s.rest, bank_sides(problem)
-        positions = -(-self._positions(taps) // sides) * sides
+        positions, self.position_values = -(-self._positions(taps) // sides) * sides, problem.positions
         self.position_tiles = {
             b: w.allocate("position_tile", (positions * s.lanes,), b.dtype, MemoryScope.SHARED)
             for b in problem.positions
@@ -244,7 +254,7 @@ class LongWindowWriter:
                             given = registers.get(load.buffer)
                             return load if given is None else Load(given.buffer, (n,))
 
-                        w.store(tile, (self._place_of(number),), scalar_at(problem.positions[slot], at, loaded))
+                        w.store(tile, (self._place_of(number),), scalar_at(self.position_values[slot], at, loaded))
 
         full = elements // s.threads
         if full // LOADS > 1:
@@ -276,7 +286,7 @@ class LongWindowWriter:
         problem, s, width = self.problem, self.sizes, self.problem.width
         lane_axis = problem.lane_axis
         moving = {*width.names, *(() if lane_axis is None else (lane_axis.name,))}
-        elements = (s.outputs - 1) * width.stride + problem.window.extent
+        elements = self._positions(problem.window.extent)
         axes = [Axis(self.w.fresh(n), e) for n, e in (("residue", problem.residues), ("tile", s.tiles))]
         axes += [Axis(self.w.fresh(n), e) for n, e in (("lane_tile", s.lane_tiles), ("place", elements * s.lanes))]
         residue, tile, lane_tile, place = (Var(a.name) for a in axes)
@@ -372,17 +382,25 @@ class LongWindowWriter:
                 for stage in self.problem.outputs:
                     store_output(self.w, self.problem, stage, at, Load(self.acc, (index(p),)))
 
-    def _store_results(self) -> None:
-        """Store outputs from shared memory, [group, output, phase], where groups of threads add up their sums."""
-        problem, w, s = self.problem, self.w, self.sizes
-        elements = s.outputs * s.lanes
-        results = w.allocate(
-            f"{problem.reduction.name}_tile", (s.warps_k, elements), self.acc.dtype, MemoryScope.SHARED
-        )
+    def _result_place(self, number: Number) -> Number:
+        """Return where result ``number`` of a group is in shared memory."""
+        return number
+
+    def _write_results(self, results: Buffer) -> None:
+        """Write the accumulators to shared memory, [group, output and phase]."""
+        w, s = self.w, self.sizes
         with w.when(self.is_active):
             for p in range(s.tile_w):
                 place = (self.own * s.tile_w + p) * s.lanes + self.phase
                 w.store(results, (self.group, place), Load(self.acc, (index(p),)))
+
+    def _store_results(self) -> None:
+        """Store outputs from shared memory, [group, output, phase], where groups of threads add up their sums."""
+        problem, w, s = self.problem, self.w, self.sizes
+        elements = s.outputs * s.lanes
+        shape = (s.warps_k, self._result_place(elements - 1) + 1)
+        results = w.allocate(f"{problem.reduction.name}_tile", shape, self.acc.dtype, MemoryScope.SHARED)
+        self._write_results(results)
         w.barrier()
         with w.shared_out("n", elements, s.threads, self.thread) as number:
             own, phase = delinearize(number, (2, s.lanes)) if s.lanes > 1 else (number, index(0))
@@ -390,12 +408,8 @@ class LongWindowWriter:
             if problem.lane_axis is None and s.lanes == problem.width.dilation:
                 at[self.axis] = self.first + number
                 exists = [at[self.axis] < problem.width.axis.extent] if exists else []
-            value: Expr = Load(results, (index(0), number))
-            for group in range(1, s.warps_k):
-                value = Binary(problem.combine, value, Load(results, (index(group), number)))
+            parts: list[Expr] = [Load(results, (index(g), self._result_place(number))) for g in range(s.warps_k)]
+            value = reduce(lambda a, b: Binary(problem.combine, a, b), parts)
             with w.when(*exists):
                 for stage in problem.outputs:
                     store_output(w, problem, stage, at, value)
-
-
-REGISTER = MemoryScope.REGISTER

@@ -13,6 +13,7 @@ from ....ir.expr import WARP_LANES
 from ....ir.stmt import Kernel
 from ....te.cost import minimum_bytes
 from ...problems.long_window import LongWindow, long_window_of
+from ...problems.plane_window import BLOCK_OUTPUTS, STEP_POSITIONS, STRIPS
 from ...sketch import Peaks
 from ...space.columns import Bools, Columns, Derived, Floats, Ints
 from ...space.constraint import Constraint
@@ -26,6 +27,7 @@ from ..quantities import GPU_QUANTITIES, WINDOW_QUANTITIES, gpu_columns
 from ..term_cost import ISSUED_LANES, reduction_cost
 from .kernel import DIRECT_LANES, LOADS, LongWindowSizes, LongWindowWriter, accumulator_dtype, tap_width
 from .scanned import ScannedWriter
+from .toeplitz import LongToeplitzWriter
 
 SPARE_REGISTERS = 24
 """Registers for addresses and constants, roughly."""
@@ -37,6 +39,8 @@ MOST_PHASES = 64
 """Phases of a dilated window that are in one block, if there are no more of them."""
 STAGING_INSTRUCTIONS = 8
 """Instructions that bring a position to shared memory."""
+MATRIX_READS = 6
+"""Instructions of a thread for a matrix of taps, and for the positions that it is multiplied with."""
 STEPS = 6
 """Steps for an output of a scanned window, roughly."""
 EXPOSED_LATENCY = 0.3
@@ -44,6 +48,7 @@ EXPOSED_LATENCY = 0.3
 PROMISING = 1.3
 """How many times as slow as the best estimate promising settings are at most."""
 
+_MMA = Knob("mma", (0, 1), "whether mma.sync multiplies, by Toeplitz matrices of the taps")
 _SCANNED = Knob("scanned", (0, 1), "whether windows are joined of running reductions of the parts that they have")
 
 QUANTITIES = (*GPU_QUANTITIES, *WINDOW_QUANTITIES)
@@ -58,31 +63,38 @@ class LongWindowPlan(GpuPlan):
 
     @property
     def knobs(self) -> tuple[Knob, ...]:
+        multiplied = self.problem.toeplitz_atom is not None
         phases, columns = self.problem.phases, self.problem.lane_axis is not None
         lanes = (phases,) if phases <= MOST_PHASES and not columns else tuple(n for n in (32, 64) if n < 2 * phases)
         return (
             Knob(
                 "tile_w",
-                (15, 3, 5, 7, 9, 11, 13, 17, 19, 23, 27),
+                (15, 3, 5, 7, 9, 11, 13, 17, 19, 23, 27, *((8, 16, 32, 64) if multiplied else ())),
                 "how many outputs along the axis of the window a thread computes",
             ),
             Knob("lanes", lanes or (min(phases, 16),), "how many phases a block has, or columns of a tensor"),
             Knob("threads", (128, 64, 256, 512), "how many threads a block has"),
             Knob("block_k", (256, 32, 64, 128, 512, 1024), "how many points of windows are in shared memory at once"),
-            Knob("k_unroll", (16, 32, 64), "how many points of windows an iteration of the innermost loop takes"),
+            Knob(
+                "k_unroll",
+                (16, 32, 64, *((128,) if multiplied else ())),
+                "how many points of windows an iteration of the innermost loop takes",
+            ),
             Knob("warps_k", (1, 2, 4, 8), "how many groups of threads share the points of windows"),
+            *((_MMA,) if multiplied else ()),
             *((_SCANNED,) if self.problem.width.stride == 1 and self.problem.is_alike(self.problem.width) else ()),
         )
 
     @property
     def defaults(self) -> Mapping[str, KnobValue]:
-        return {"scanned": 0}
+        return {"scanned": 0, "mma": 0}
 
     def sizes(self, columns: Columns) -> LongWindowSizes:
         problem, accumulator = self.problem, accumulator_dtype(self.problem)
-        knobs = columns.named("tile_w", "lanes", "threads", "block_k", "k_unroll", "warps_k", "scanned")
-        tile_w, lanes, threads, block_k, k_unroll, warps_k, scanned = knobs.values()
+        knobs = columns.named("tile_w", "lanes", "threads", "block_k", "k_unroll", "warps_k", "scanned", "mma")
+        tile_w, lanes, threads, block_k, k_unroll, warps_k, scanned, mma = knobs.values()
         own, points = threads // (warps_k * lanes), problem.window.extent
+        own = np.where(mma > 0, threads // WARP_LANES * STRIPS, own)
         unit = k_unroll * warps_k
         in_stages = -(-points // (-(-points // block_k) * unit)) * unit
         stage: Ints = np.where(scanned > 0, points, in_stages)
@@ -91,15 +103,20 @@ class LongWindowPlan(GpuPlan):
         outputs: Ints = np.maximum(own, 1) * tile_w
         positions = ((outputs - 1) * problem.width.stride + taps) * lanes
         tiles, lane_tiles = -(-problem.steps // outputs), -(-problem.phases // lanes)
+        positions = positions + mma * STEP_POSITIONS
         staged = ((lanes < DIRECT_LANES) | (warps_k > 1)).astype(np.int64)
         tap_bytes = sum(b.dtype.bytes * (lanes if problem.has_lanes(b) else 1) for b in problem.taps)
         shared_bytes = positions * sum(b.dtype.bytes for b in problem.positions) + taps * tap_bytes
         shared_bytes = shared_bytes + staged * warps_k * outputs * lanes * accumulator.bytes
         parts = scanned * (own + points // tile_w) * lanes
         shared_bytes = shared_bytes + parts * accumulator.bytes
+        gapped = 1 + BLOCK_OUTPUTS / tile_w * (tile_w > BLOCK_OUTPUTS)
+        with_mma = 2 * positions * gapped + 4 * (taps + 2 * STEP_POSITIONS) + accumulator.bytes * outputs * gapped
+        shared_bytes = np.where(mma > 0, with_mma, shared_bytes).astype(np.int64)
         near = np.minimum(k_unroll, (tile_w - 1) * problem.width.stride + 1 + AHEAD)
         words = near * sum(_words(b.dtype.bytes) for b in problem.positions) + tile_w * _words(accumulator.bytes)
         words = words + 2 * tap_width(problem) * sum(_words(b.dtype.bytes) for b in problem.taps)
+        words = np.where(mma > 0, tile_w + k_unroll // 4 + tile_w // 4, words)
         registers = SPARE_REGISTERS + np.maximum(words, LOADS * len(problem.loaded) + tile_w)
         return LongWindowSizes(
             **knobs,
@@ -130,6 +147,17 @@ class LongWindowPlan(GpuPlan):
                 "the positions between the first and the last output of a thread take no more than k_unroll registers",
                 ("tile_w", "k_unroll"),
                 lambda c: (c.ints("tile_w") - 1) * self.problem.width.stride < c.ints("k_unroll"),
+            ),
+            Constraint(
+                "tile_w is odd, or with mma one of the even values, and divides k_unroll",
+                tuple(k.name for k in self.knobs if k.name in ("tile_w", "k_unroll", "warps_k", "mma")),
+                lambda c: np.where(
+                    c.ints("mma") > 0,
+                    (c.ints("tile_w") % 2 == 0)
+                    & (c.ints("k_unroll") % c.ints("tile_w") == 0)
+                    & (c.ints("warps_k") == 1),
+                    (c.ints("tile_w") % 2 > 0) & (c.ints("k_unroll") <= 64),
+                ),
             ),
             Constraint(
                 "a smaller block_k holds fewer points, and the smallest one holds a part for each group of threads",
@@ -179,9 +207,18 @@ class LongWindowPlan(GpuPlan):
         position_reads = len(problem.positions) * reads
         alone, shared = sum(map(problem.has_lanes, problem.taps)), sum(not problem.has_lanes(b) for b in problem.taps)
         tap_reads = terms * (alone + shared / tap_width(problem))
-        brought = stages * sizes.loads * len(problem.loaded)
+        tap_loads = np.minimum(sizes.stage, problem.window.extent) / sizes.threads * (1 + sizes.mma)
+        tap_loads = tap_loads * (alone * sizes.lanes + shared)
+        brought = stages * (sizes.loads * len(problem.loaded) + tap_loads)
         instructions = position_reads + tap_reads + STAGING_INSTRUCTIONS * brought
         cycles = combined * term.cycles + instructions / ISSUED_LANES
+        steps = outer * (problem.window.extent + stages * BLOCK_OUTPUTS) / STEP_POSITIONS
+        blocks = sizes.tile_w // BLOCK_OUTPUTS
+        product = 2 * STRIPS * BLOCK_OUTPUTS * STEP_POSITIONS / found.warp_tensor_flops_per_cycle
+        read = steps * (MATRIX_READS + sizes.tile_w / sizes.k_unroll)
+        multiplying = steps * blocks * product / WARP_LANES
+        multiplying = multiplying + (read + STAGING_INSTRUCTIONS * brought) / ISSUED_LANES
+        cycles = np.where(sizes.mma > 0, multiplying, cycles)
         threads = sizes.blocks * sizes.threads
         each = -(-sizes.blocks // self.target.threads)
         warps = np.minimum(each, sizes.resident) * sizes.threads / (WARP_LANES * PARTS)
@@ -210,7 +247,8 @@ class LongWindowPlan(GpuPlan):
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
         sizes = self.sizes_of(setting)
-        return (ScannedWriter if sizes.scanned else LongWindowWriter)(self.problem, sizes).kernel()
+        writer = LongToeplitzWriter if sizes.mma else ScannedWriter if sizes.scanned else LongWindowWriter
+        return writer(self.problem, sizes).kernel()
 
 
 def _words(size: int) -> int:

@@ -4,7 +4,15 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.schedule.gpu.tiles import EVERY_LEGAL, H200, assert_agrees, compiled, legal_schedule_of, workload_of
+from tests.schedule.gpu.tiles import (
+    EVERY_LEGAL,
+    H200,
+    assert_agrees,
+    assert_schedule_agrees,
+    compiled,
+    legal_schedule_of,
+    workload_of,
+)
 from tilewright.ir.rewrite import loads_of
 from tilewright.ir.stmt import Store, walk_statements
 from tilewright.schedule.defaults import default_schedule
@@ -49,6 +57,10 @@ CASES: dict[str, Callable[[], Workload]] = {
         "X: float32[2, 300]\nH: float32[2, 65]\n"
         "Y[b, i < 300] = sum over k < 65 of select(i - k >= 0, X[b, i - k] * H[b, k], 0)"
     ),
+    "halves, a filter for each row": _text(
+        "X: bfloat16[2, 1000]\nH: bfloat16[2, 400]\n"
+        "S[b, i < 600] = sum over k < 400 of float32(X[b, i + k]) * float32(H[b, k])\nY[b, i] = bfloat16(S[b, i])"
+    ),
     "columns": _text(
         "X: float32[150, 50]\nH: float32[33]\nY[i < 118, c] = sum over k < 33 of H[k] * X[i + k, c]"
     ),
@@ -82,6 +94,15 @@ CASES: dict[str, Callable[[], Workload]] = {
 def test_kernels_compute_their_expression(case: str) -> None:
     assert assert_agrees(SKETCH, CASES[case](), 2) == 2
     assert assert_agrees(SKETCH, CASES[case](), 6, policy=EVERY_LEGAL) == 6
+
+
+def test_matrix_units_multiply_halves() -> None:
+    """Strips of any length, and stages whose last one has fewer taps, or taps for a part of a matrix."""
+    assert dict(default_schedule(_filter(400, 1 << 16, 8, dtype="float16"), H200).knobs)["mma"] == 1
+    workload = CASES["halves, a filter for each row"]()
+    for tile_w, k_unroll, block_k in ((8, 16, 32), (16, 32, 64), (32, 32, 256), (64, 64, 512)):
+        knobs = {"mma": 1, "tile_w": tile_w, "k_unroll": k_unroll, "block_k": block_k, "threads": 64}
+        assert_schedule_agrees(SKETCH, workload, legal_schedule_of(SKETCH, workload, **knobs))
 
 
 def test_what_it_leaves_to_others() -> None:
