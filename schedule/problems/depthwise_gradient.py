@@ -106,8 +106,8 @@ class DepthwiseGradient(WindowReduction):
 
 def depthwise_gradient_of(workload: Workload) -> DepthwiseGradient | None:
     """Return the gradient towards filters of a depthwise convolution that a workload is, with what is computed from it
-    at the same point; None for any other workload. Channels stand last, or columns do. Products are summed in
-    float32."""
+    at the same point; None for any other workload, such as one without channels. Channels stand last, or columns do.
+    Products are summed in float32."""
     found = single_reduction(workload)
     if found is None:
         return None
@@ -143,6 +143,8 @@ def _gradient_of(
         return None
     channels = {a.name for a in kept if a not in taps}
     seen = [m.variables & {a.name for a in kept} for m in (pixels, gradients)]
+    if not channels:
+        return None
     if seen != [channels | {a.name for a in taps}, channels] or prod(a.extent for a in taps) > MOST_TAPS:
         return None
     if any(w.axis.name not in gradients.variables for w in moving):

@@ -143,7 +143,8 @@ def test_a_second_launch_adds_up_what_several_blocks_have(images: int, launches:
 
 
 def test_what_it_leaves_to_others() -> None:
-    """A product of all channels is a product of matrices, and one with the channel itself no convolution."""
+    """A product of all channels is a product of matrices, and one with the channel itself no convolution. Without
+    channels no lanes have anything to do."""
     inputs = "D: float16[2, 8, 8, 16]\nI: float16[2, 10, 10, 16]\n"
     sums = "sum over n < 2, y < 8, x < 8 of"
     for text in (
@@ -152,6 +153,7 @@ def test_what_it_leaves_to_others() -> None:
         f"{inputs}G[c, r < 3, s < 3] = {sums} float32(D[n, y, x, c]) * max(float32(I[n, y + r, x + s, c]), 0.0)",
         f"{inputs}G[c, r < 3] = {sums} float32(D[n, y, x, c]) * float32(I[n, y + r, x + r, c])",
         f"{inputs}G[c] = {sums} float32(D[n, y, x, c]) * float32(I[n, y, x, c])",
+        "D: float32[2, 8]\nI: float32[2, 12]\nG[r < 5] = sum over n < 2, y < 8 of D[n, y] * I[n, y + r]",
     ):
         assert not SKETCH.matches(parse_workload(text), H200)
     assert not SKETCH.matches(lines(75), H200)
