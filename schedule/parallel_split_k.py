@@ -6,7 +6,7 @@
 
 A kernel class shares the sums of a tile among the CTAs of a cluster, eight at most. That leaves most of a device idle
 where there are few tiles. CUTLASS calls a split through memory, as here, parallel split-K. Pairwise reductions, such as
-distances, are split as products are.
+distances, are split as products are, and so are correlations of long signals.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -17,11 +17,12 @@ from ..core.errors import InvalidWorkload
 from ..ir.buffer import Buffer
 from ..ir.expr import Expr, Load, Var, index
 from ..ir.rewrite import free_variables, fresh_name, loads_of, substitute
-from ..te.contraction import contraction_of, pairwise_reduction_of
+from ..te.contraction import Contraction, contraction_of, pairwise_reduction_of
 from ..te.contraction_path import with_own_axes
 from ..te.inline import inline_stages
 from ..te.steps import step_of
 from ..te.workload import Axis, Stage, Workload
+from .problems.long_window import long_window_of
 from .step_chain import Decomposer
 from .tile.accumulation import Accumulation
 
@@ -56,9 +57,10 @@ def split_k_steps(
     What is left of it is a product of its own. New tensors have other ``names``."""
     inlined = inline_stages(workload)
     total, *rest = inlined.stages
-    found = contraction_of(total) or pairwise_reduction_of(total)
+    found = contraction_of(total) or pairwise_reduction_of(total) or _correlation_of(inlined)
     if workload.dynamic or workload.skews or found is None or any(s.reducer is not None for s in rest):
         return []
+    total = found.stage
     extents = {a.name: a.extent for a in (*total.axes, *total.reduce_axes)}
     sides = [prod(extents[name] for name in side) for side in (found.rows, found.columns)]
     length = prod(extents[name] for name in found.shared)
@@ -73,6 +75,19 @@ def split_k_steps(
         if slices * _LEAST_SLICE <= length
     ]
     return [(slices, own) for slices, own in steps if own and all(map(has_class, own))]
+
+
+def _correlation_of(workload: Workload) -> Contraction | None:
+    """Return the sums of a correlation of long signals as those of a product, whose rows are the lags. The first axis
+    of the sums is that along which the signals are long."""
+    window = long_window_of(workload)
+    if window is None:
+        return None
+    total, lag = workload.stages[0], window.width.axis.name
+    total = replace(total, reduce_axes=(window.window, *window.outer_axes))
+    names = [a.name for a in total.axes]
+    batch, shared = tuple(names[: names.index(lag)]), tuple(a.name for a in total.reduce_axes)
+    return Contraction(total, total.body, total.body, batch, (lag,), (), shared)
 
 
 def _in_parts(

@@ -38,6 +38,12 @@ WORKLOADS: Mapping[str, Workload] = {
     "greatest distances": parse_workload(
         "A: float32[4099, 24]\nB: float32[4099, 20]\nD[i, j] = max over k < 4099 of abs(A[k, i] - B[k, j])"
     ),
+    "correlation": parse_workload(
+        "A: float32[2, 4200]\nB: float32[2, 4300]\nY[b, lag < 100] = sum over t < 4200 of A[b, t] * B[b, t + lag]"
+    ),
+    "gradient of a filter": parse_workload(
+        "D: float32[3, 4200]\nX: float32[3, 4240]\nG[k < 41] = sum over b < 3, i < 4200 of D[b, i] * X[b, i + k]"
+    ),
 }
 
 
