@@ -81,6 +81,11 @@ EXPRESSIONS: tuple[tuple[str, ...], ...] = (
         "float32(D[n, y, x, k]) * float32(I[n, y + r, x + s, c])",
     ),
     (
+        "X: float16[32, 400000]",
+        "H: float16[1000]",
+        "Y[b, i < 399001] = sum over k < 1000 of float32(H[k]) * float32(X[b, i + k])",
+    ),
+    (
         "A: float16[8, 4096]",
         "W: int8[4096, 4096]",
         "S: float16[4096, 32]",

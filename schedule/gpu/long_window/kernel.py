@@ -17,14 +17,14 @@ or what a dilated window leaves out. Groups of threads may share the taps of a s
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from math import gcd, prod
 from typing import TypeVar
 
 from ....core.dtypes import DType
 from ....ir.buffer import Buffer, MemoryScope
-from ....ir.expr import WARP_LANES, Binary, Expr, Load, Var, index, minimum
+from ....ir.expr import WARP_LANES, Binary, Expr, Load, Var, conjunction, index, minimum
 from ....ir.stmt import Kernel
 from ....te.functions import cast
 from ....te.workload import Axis
@@ -33,8 +33,9 @@ from ...problems.long_window import LongWindow
 from ...space.columns import Size
 from ...tile.accumulation import register_dtype
 from ...tile.delinearize import axis_indices, delinearize
-from ...tile.masked_loads import MaskedLoad
+from ...tile.masked_loads import MaskedLoad, conjuncts
 from ...tile.names import FreshNameWriter
+from ...tile.pieces import lanes_of_piece
 from ...tile.register_loads import RegisterLoad, allocate_registers, bounded, load_registers, without_kept_conditions
 from ...tile.stage_body import scalar_at
 from ..launch_axes import warp_axes
@@ -45,8 +46,10 @@ Number = TypeVar("Number", int, Expr)
 
 VECTOR_BYTES = 16
 """Bytes of taps that are read from shared memory at once."""
-LOADS = 8
-"""Positions that a thread loads before it stores the first one to shared memory."""
+LOADS, LOADED_VECTORS = 8, 4
+"""Positions that a thread loads before it stores the first one to shared memory, or vectors of them."""
+TAP_UNIT = 16
+"""Taps of a stage are a multiple of it, so that the first position of the next one is as well aligned."""
 DIRECT_LANES = 16
 """From so many phases on, outputs are stored from registers: neighbouring lanes have neighbouring ones."""
 
@@ -143,6 +146,7 @@ class LongWindowWriter:
         rows = prod(a.extent for a in problem.row_axes)
         row, residue, tile, lane_tile = delinearize(block, (rows, problem.residues, s.tiles, s.lane_tiles))
         self.row: dict[str, Expr] = {**problem.unit_axes, **axis_indices(row, problem.row_axes)}
+        self.tile_indices = (residue, tile, lane_tile)
         self.first_lane = lane_tile * s.lanes
         self.first = tile * (s.outputs * problem.width.dilation) + residue
         if problem.lane_axis is None:
@@ -184,10 +188,11 @@ class LongWindowWriter:
         """Allocate shared memory for the positions, [position, phase], and the taps of a stage."""
         problem, w, s = self.problem, self.w, self.sizes
         taps, sides = s.stage if s.stages else s.rest, bank_sides(problem)
-        positions, self.position_values = -(-self._positions(taps) // sides) * sides, problem.positions
+        unit = sides * max(VECTOR_BYTES // m.load.dtype.bytes for m in problem.loaded.values())
+        elements = -(-self._positions(taps) * s.lanes // unit) * unit
+        self.position_values = problem.positions
         self.position_tiles = {
-            b: w.allocate("position_tile", (positions * s.lanes,), b.dtype, MemoryScope.SHARED)
-            for b in problem.positions
+            b: w.allocate("position_tile", (elements,), b.dtype, MemoryScope.SHARED) for b in problem.positions
         }
         self.tap_tiles = {
             b: w.allocate("tap_tile", (taps * (s.lanes if problem.has_lanes(b) else 1),), b.dtype, MemoryScope.SHARED)
@@ -226,47 +231,56 @@ class LongWindowWriter:
                 self._reduce(first_tap, index(share * s.warps_k), taps - share * s.warps_k)
 
     def _load_positions(self, first_tap: Expr, taps: int) -> None:
-        """Load what outputs of the block see by these taps into shared memory."""
-        problem, w, s = self.problem, self.w, self.sizes
-        elements = self._positions(taps) * s.lanes
-        steps = -(-elements // s.threads)
-        registers: dict[Buffer, RegisterLoad] = {}
-        for marker, masked in problem.loaded.items():
-            needed = self._needed(masked)
-            buffer = allocate_registers(w, needed, (min(steps, LOADS),), "", 1).buffer
-            registers[marker] = RegisterLoad(needed, buffer, vector=False)
+        """Load what outputs of the block see by these taps into shared memory, by the widest vectors of neighbours that
+        are aligned and all inside or all outside of a tensor."""
+        w, s = self.w, self.sizes
+        moved, place, at = self._moved_loads(first_tap)
+        widths = [lanes_of_piece(m, place, VECTOR_BYTES // m.load.dtype.bytes) for m in moved.values()]
+        elements, width = self._positions(taps) * s.lanes, min(widths)
+        vectors = -(-elements // width)
+        full, most = vectors // s.threads, LOADS if width == 1 else LOADED_VECTORS
+        count = min(-(-vectors // s.threads), most)
+        registers = {b: allocate_registers(w, m, (count,), place, width) for b, m in moved.items()}
 
         def pass_on(begin: Expr, count: int, whole: bool) -> None:
-            """Load ``count`` positions of the thread; ``whole``: there are so many for all threads."""
+            """Load ``count`` vectors of the thread; ``whole``: there are so many for all threads."""
             with w.unrolled("n", count) as n:
                 number = (begin + n) * s.threads + self.thread
-                with w.when(None if whole else number < elements):
-                    here = self._position_at(self.first, self.first_lane, first_tap, number)
+                with w.when(None if whole else number < vectors):
                     for register in registers.values():
-                        load_registers(w, register, (n,), {**self.row, **here}, "", 1)
+                        load_registers(w, register, (n,), {**at, place: number * width}, place, width)
             with w.unrolled("n", count) as n:
                 number = (begin + n) * s.threads + self.thread
-                with w.when(None if whole else number < elements):
-                    for slot, tile in self.position_tiles.items():
-                        at = {**self.row, **self._position_at(self.first, self.first_lane, first_tap, number)}
+                with w.when(None if whole else number < vectors):
+                    self._store_positions(registers, first_tap, n, number * width, width)
 
-                        def loaded(load: Load, n: Expr = n) -> Expr:
-                            given = registers.get(load.buffer)
-                            return load if given is None else Load(given.buffer, (n,))
-
-                        w.store(tile, (self._place_of(number),), scalar_at(self.position_values[slot], at, loaded))
-
-        full = elements // s.threads
-        if full // LOADS > 1:
-            with w.loop("loads", full // LOADS) as group:
-                pass_on(group * LOADS, LOADS, True)
-        elif full >= LOADS:
-            pass_on(index(0), LOADS, True)
-        done = full // LOADS * LOADS
+        if full // most > 1:
+            with w.loop("loads", full // most) as group:
+                pass_on(group * most, most, True)
+        elif full >= most:
+            pass_on(index(0), most, True)
+        done = full // most * most
         if full > done:
             pass_on(index(done), full - done, True)
-        if steps > full:
+        if vectors > full * s.threads:
             pass_on(index(full), 1, False)
+
+    def _store_positions(
+        self, registers: Mapping[Buffer, RegisterLoad], first_tap: Expr, n: Expr, number: Expr, width: int
+    ) -> None:
+        """Store the ``n``-th vector of a thread, from element ``number`` of the tiles on."""
+        w, together = self.w, width if bank_sides(self.problem) == 1 else 1
+        for slot, tile in self.position_tiles.items():
+            for first in range(0, width, together):
+                with w.vectorized("v", together) as v:
+                    at = {**self.row, **self._position_at(self.first, self.first_lane, first_tap, number + first + v)}
+
+                    def loaded(load: Load, element: Expr = v + first) -> Expr:
+                        given = registers.get(load.buffer)
+                        return load if given is None else given.value((n,), element)
+
+                    value = scalar_at(self.position_values[slot], at, loaded)
+                    w.store(tile, (self._place_of(number + first) + v,), value)
 
     def _position_at(self, first: Expr, first_lane: Expr, first_tap: Expr, number: Expr) -> dict[str, Expr]:
         """Return the axes at element ``number`` of a tile of positions: the axis of the window, and lanes."""
@@ -280,22 +294,38 @@ class LongWindowWriter:
         own, phase = delinearize(number, (2, lanes)) if lanes > 1 else (number, index(0))
         return width.at(first, position + own * width.dilation + phase)
 
-    def _needed(self, masked: MaskedLoad) -> MaskedLoad:
-        """Return ``masked`` with a mask also for positions that only outputs beyond the last ones see, and without
-        conditions that always hold."""
+    def _moved_loads(self, first_tap: Expr) -> tuple[dict[Buffer, MaskedLoad], str, dict[str, Expr]]:
+        """Return the loads of positions on variables of a tile: the place of an element in it, whose name is the second
+        result, and others, whose values are the third. Masks have also what only outputs beyond the last ones see, but
+        no conditions that always hold."""
         problem, s, width = self.problem, self.sizes, self.problem.width
         lane_axis = problem.lane_axis
         moving = {*width.names, *(() if lane_axis is None else (lane_axis.name,))}
-        elements = self._positions(problem.window.extent)
-        axes = [Axis(self.w.fresh(n), e) for n, e in (("residue", problem.residues), ("tile", s.tiles))]
-        axes += [Axis(self.w.fresh(n), e) for n, e in (("lane_tile", s.lane_tiles), ("place", elements * s.lanes))]
-        residue, tile, lane_tile, place = (Var(a.name) for a in axes)
+        elements = self._positions(problem.window.extent) * s.lanes + VECTOR_BYTES
+        extents = {"residue": problem.residues, "tile": s.tiles, "lane_tile": s.lane_tiles, "place": elements}
+        axes = [Axis(self.w.fresh(f"{name}#"), extent) for name, extent in extents.items()]
+        residue, tile, lane_tile, place = (Var(a.name) if a.extent > 1 else index(0) for a in axes)
+        tap = Var(self.w.fresh("tap#"))
         first = tile * (s.outputs * width.dilation) + residue
         first = first if lane_axis is not None else first + lane_tile * s.lanes
-        here = self._position_at(first, lane_tile * s.lanes, index(0), place)
         others = [*problem.row_axes, *problem.outer_axes]
-        at = {**problem.unit_axes, **{a.name: Var(a.name) for a in others}, **here}
-        return without_kept_conditions(bounded(masked, moving), at, [*others, *axes])
+        fixed = {**problem.unit_axes, **{a.name: Var(a.name) for a in others}}
+        anywhere, here = (
+            {**fixed, **self._position_at(first, lane_tile * s.lanes, t, place)} for t in (index(0), tap * TAP_UNIT)
+        )
+
+        def there(load: Load) -> Load:
+            return replace(load, indices=tuple(scalar_at(i, here) for i in load.indices))
+
+        moved = dict[Buffer, MaskedLoad]()
+        for marker, given in problem.loaded.items():
+            masked = without_kept_conditions(bounded(given, moving), anywhere, [*others, *axes])
+            other = there(masked.other) if isinstance(masked.other, Load) else masked.other
+            terms = dict.fromkeys(scalar_at(t, here) for t in conjuncts(masked.mask))
+            moved[marker] = MaskedLoad(there(masked.load), conjunction(*terms), other)
+        *tile_axes, place_axis = (a.name for a in axes)
+        places = dict(zip(tile_axes, self.tile_indices, strict=True))
+        return moved, place_axis, {**self.row, **places, tap.name: first_tap // TAP_UNIT}
 
     def _load_taps(self, first_tap: Expr, taps: int) -> None:
         problem, w, s = self.problem, self.w, self.sizes

@@ -37,8 +37,8 @@ MOST_SHARED_BYTES = 96 << 10
 """Shared memory of a block, at most."""
 MOST_PHASES = 64
 """Phases of a dilated window that are in one block, if there are no more of them."""
-STAGING_INSTRUCTIONS = 8
-"""Instructions that bring a position to shared memory."""
+STAGING_INSTRUCTIONS = 4
+"""Instructions that bring a position to shared memory, roughly: vectors take fewer, and rows of odd pitches more."""
 MATRIX_READS = 6
 """Instructions of a thread for a matrix of taps, and for the positions that it is multiplied with."""
 STEPS = 6

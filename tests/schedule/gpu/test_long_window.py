@@ -14,7 +14,7 @@ from tests.schedule.gpu.tiles import (
     workload_of,
 )
 from tilewright.ir.rewrite import loads_of
-from tilewright.ir.stmt import Store, walk_statements
+from tilewright.ir.stmt import For, LoopKind, Store, walk_statements
 from tilewright.schedule.defaults import default_schedule
 from tilewright.schedule.gpu.long_window.space import CUDA_LONG_WINDOW as SKETCH
 from tilewright.te.parse import parse_workload
@@ -137,6 +137,16 @@ def test_windows_without_taps_take_a_few_steps_an_output_however_long_they_are()
         kernel = SKETCH.lower(workload, H200, legal_schedule_of(SKETCH, workload, scanned=1, tile_w=15, threads=128))
         counts.append(sum(s.buffer.name == "Y_acc" for s in walk_statements(kernel.body) if isinstance(s, Store)))
     assert counts == [1 + 3 * 15] * 2
+
+
+@pytest.mark.parametrize(("length", "lanes"), [(4096, 4), (4098, 2), (4097, 1)])
+def test_positions_are_loaded_by_aligned_vectors(length: int, lanes: int) -> None:
+    """They are as wide as the pitch of rows allows."""
+    workload = _filter(129, length - 128, 4)
+    kernel = SKETCH.lower(workload, H200, legal_schedule_of(SKETCH, workload, block_k=64, k_unroll=16, threads=64))
+    vectors = [s for s in walk_statements(kernel.body) if isinstance(s, For) and s.kind is LoopKind.VECTORIZED]
+    stored = [s.extent for s in vectors if isinstance(s.body, Store) and s.body.buffer.name == "position_tile"]
+    assert stored and set(stored) == {lanes}
 
 
 @pytest.mark.parametrize("taps", [129, 1000])
