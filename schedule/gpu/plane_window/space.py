@@ -392,7 +392,8 @@ def _plan(workload: Workload, target: Target) -> PlaneWindowPlan | None:
     if problem is None:
         return None
     plan = PlaneWindowPlan(problem, target)
-    in_registers = problem.points <= MOST_FILTER_REGISTERS // 2  # else there may be no legal setting
+    spanned = prod(w.positions(1) for w in problem.moving)
+    in_registers = spanned <= MOST_FILTER_REGISTERS // 2  # else there may be no legal setting
     return plan if in_registers or has_legal_setting(plan.knobs, plan.constraints, plan.defaults) else None
 
 

@@ -347,3 +347,11 @@ def test_long_signals_have_many_tiles() -> None:
     schedule = default_schedule(workload, H200)
     assert schedule.sketch == SKETCH.name and dict(schedule.knobs)["mma"] == 1
     assert_schedule_agrees(SKETCH, workload, legal_schedule_of(SKETCH, workload, mma=1, tiles_w=64, tile_w=16))
+
+
+def test_windows_that_span_more_than_shared_memory_holds_are_left_to_others() -> None:
+    """There is no legal setting for them, and a task would end with an error."""
+    far = parse_workload(
+        "X: float32[10000, 1280]\nH: float32[17]\nY[i < 9800, c] = sum over k < 17 of H[k] * X[i + 10 * k, c]"
+    )
+    assert not SKETCH.matches(far, H200) and sketches_for(far, H200)
