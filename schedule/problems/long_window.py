@@ -17,8 +17,9 @@ from ..tile.masked_loads import MaskedLoad, masked_loads_of, replace_masked_load
 from .outputs import single_reduction
 from .window_overlap import WindowAxis, WindowReduction, address_forms, window_axis
 
-LEAST_POINTS = 24
-"""Points of a window along its axis, at least. Registers hold shorter ones with all that they see."""
+LEAST_POINTS, LEAST_DILATED_POINTS, LEAST_SPAN = 24, 8, 65
+"""Points of a window along its axis, at least, or of a dilated one that spans so many positions. Registers hold others
+with all that they see."""
 LEAST_OUTPUTS = 16
 """Outputs along the axis of the window, at least, since they share positions and taps."""
 MOST_FILTERS = 8
@@ -114,10 +115,10 @@ def _narrowed(e: Expr) -> Expr | None:
 
 
 def long_window_of(workload: Workload) -> LongWindow | None:
-    """Return the windows of a workload that is one reduction over windows of ``LEAST_POINTS`` points or more along an
-    axis, and what is computed from it at the same point. None for any other workload, for positions with more than
-    ``MOST_FILTERS`` filters, and where neighbouring positions are not neighbours in memory, along the axis of the
-    window or along one behind it."""
+    """Return the windows of a workload that is one reduction over windows of many points along an axis (see
+    ``LEAST_POINTS``), and what is computed from it at the same point. None for any other workload, for positions with
+    more than ``MOST_FILTERS`` filters, and where neighbouring positions are not neighbours in memory, along the axis of
+    the window or along one behind it."""
     found = single_reduction(workload)
     if found is None:
         return None
@@ -141,7 +142,9 @@ def _along(
         return None
     forms = address_forms(sliding)
     width = None if forms is None else window_axis(column, reduction.reduce_axes, forms)
-    if width is None or width.window is None or width.window.extent < LEAST_POINTS or column.extent < LEAST_OUTPUTS:
+    if width is None or width.window is None or column.extent < LEAST_OUTPUTS:
+        return None
+    if width.window.extent < (LEAST_POINTS if width.positions(1) < LEAST_SPAN else LEAST_DILATED_POINTS):
         return None
     if width.stride > (MOST_STRIDE if lane_axis is None else 1):
         return None

@@ -45,7 +45,7 @@ STEPS = 6
 """Steps for an output of a scanned window, roughly."""
 EXPOSED_LATENCY = 0.3
 """The share of a warp's instructions in which it waits, which other warps of the same part of a multiprocessor fill."""
-PROMISING = 1.3
+PROMISING = 1.5
 """How many times as slow as the best estimate promising settings are at most."""
 
 _MMA = Knob("mma", (0, 1), "whether mma.sync multiplies, by Toeplitz matrices of the taps")
@@ -116,7 +116,7 @@ class LongWindowPlan(GpuPlan):
         near = np.minimum(k_unroll, (tile_w - 1) * problem.width.stride + 1 + AHEAD)
         words = near * sum(_words(b.dtype.bytes) for b in problem.positions) + tile_w * _words(accumulator.bytes)
         words = words + 2 * tap_width(problem) * sum(_words(b.dtype.bytes) for b in problem.taps)
-        words = np.where(mma > 0, tile_w + k_unroll // 4 + tile_w // 4, words)
+        words = np.where(mma > 0, tile_w // 2 + k_unroll // 4 + tile_w // 4, words)
         registers = SPARE_REGISTERS + np.maximum(words, LOADS * len(problem.loaded) + tile_w)
         return LongWindowSizes(
             **knobs,

@@ -47,6 +47,7 @@ CASES: dict[str, Callable[[], Workload]] = {
     "strided": lambda: _filter(65, 200, step=3),
     "dilated by less than a block has lanes": lambda: _filter(65, 300, dilation=3),
     "dilated by more than a block has lanes": lambda: _filter(31, 250, dilation=100),
+    "few taps that are far from each other": lambda: _filter(9, 300, dilation=10),
     "greatest sums": lambda: _filter(65, 300, dtype="int32", to="max"),
     "causal, a filter for each row": _text(
         "X: float16[2, 300]\nH: float16[2, 65]\n"
