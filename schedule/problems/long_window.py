@@ -120,7 +120,7 @@ def long_window_of(workload: Workload) -> LongWindow | None:
     more than ``MOST_FILTERS`` filters, and where neighbouring positions are not neighbours in memory, along the axis of
     the window or along one behind it."""
     found = single_reduction(workload)
-    if found is None:
+    if found is None or max(a.extent for a in found[0].reduce_axes) < LEAST_DILATED_POINTS:
         return None
     reduction, outputs = found
     kept = [a for a in reduction.axes if a.extent > 1]

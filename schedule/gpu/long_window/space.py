@@ -21,7 +21,7 @@ from ...space.knob import Knob
 from ...tile_sketch import TileSketch, planned
 from ..memory_prior import MemoryTraffic, memory_bound_seconds
 from ..occupancy import PARTS
-from ..peaks import gpu_peaks
+from ..peaks import GpuPeaks, gpu_peaks
 from ..plan import GpuPlan
 from ..quantities import GPU_QUANTITIES, WINDOW_QUANTITIES, gpu_columns
 from ..term_cost import ISSUED_LANES, reduction_cost
@@ -189,53 +189,72 @@ class LongWindowPlan(GpuPlan):
         return found
 
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
-        """Each instruction of a warp takes a part of a multiprocessor a cycle: those that combine terms, those that
-        read positions and taps from shared memory, and those that bring positions there. Parts without a warp idle."""
+        """Parts of a multiprocessor without a warp idle, and a single one waits for what it reads."""
         sizes, problem, found = self.sizes(columns), self.problem, gpu_peaks(self.target, peaks)
-        assert problem.reduction.reducer is not None
-        outer = prod(a.extent for a in problem.outer_axes)
-        stages = outer * -(-problem.window.extent // sizes.stage)
-        terms = outer * problem.window.extent / sizes.warps_k
-        term = reduction_cost(problem.reduction.reducer, problem.term_body, problem.reduction.tensor.dtype, found)
-        reads = terms + stages * (sizes.tile_w - 1) * problem.width.stride
-        combined = terms * sizes.tile_w
-        between = problem.window.extent // sizes.tile_w
-        reads = np.where(
-            sizes.scanned > 0, outer * (3 * sizes.tile_w + between * (1 + sizes.tile_w / sizes.own)), reads
-        )
-        combined = np.where(sizes.scanned > 0, outer * (STEPS * sizes.tile_w + between), combined)
-        position_reads = len(problem.positions) * reads
-        alone, shared = sum(map(problem.has_lanes, problem.taps)), sum(not problem.has_lanes(b) for b in problem.taps)
-        tap_reads = terms * (alone + shared / tap_width(problem))
-        tap_loads = np.minimum(sizes.stage, problem.window.extent) / sizes.threads * (1 + sizes.mma)
-        tap_loads = tap_loads * (alone * sizes.lanes + shared)
-        brought = stages * (sizes.loads * len(problem.loaded) + tap_loads)
-        instructions = position_reads + tap_reads + STAGING_INSTRUCTIONS * brought
-        cycles = combined * term.cycles + instructions / ISSUED_LANES
-        steps = outer * (problem.window.extent + stages * BLOCK_OUTPUTS) / STEP_POSITIONS
-        blocks = sizes.tile_w // BLOCK_OUTPUTS
-        product = 2 * STRIPS * BLOCK_OUTPUTS * STEP_POSITIONS / found.warp_tensor_flops_per_cycle
-        read = steps * (MATRIX_READS + sizes.tile_w / sizes.k_unroll)
-        multiplying = steps * blocks * product / WARP_LANES
-        multiplying = multiplying + (read + STAGING_INSTRUCTIONS * brought) / ISSUED_LANES
-        cycles = np.where(sizes.mma > 0, multiplying, cycles)
-        threads = sizes.blocks * sizes.threads
+        stages, brought = self._stages(sizes), self._brought(sizes)
+        reads, cycles = self._adding(sizes, found)
+        cycles = np.where(sizes.mma > 0, self._multiplying(sizes, found), cycles)
+        cycles = cycles + STAGING_INSTRUCTIONS * brought / ISSUED_LANES
+        threads, stored = sizes.blocks * sizes.threads, sizes.blocks * sizes.outputs * sizes.lanes
         each = -(-sizes.blocks // self.target.threads)
         warps = np.minimum(each, sizes.resident) * sizes.threads / (WARP_LANES * PARTS)
         slower = np.maximum(1 / warps, 1.0) + EXPOSED_LATENCY / warps
         uneven = np.where(each > 1, each * self.target.threads / sizes.blocks, 1.0)
-        row_bytes = sizes.loads * sizes.threads * sum(m.load.dtype.bytes for m in problem.loaded.values())
+        stage_bytes = sizes.loads * sizes.threads * problem.position_bytes
         traffic = MemoryTraffic(
             blocks=sizes.blocks,
             resident=sizes.resident,
             rounds=stages,
             memory_bytes=minimum_bytes(problem.workload),
-            l2_bytes=sizes.blocks * stages * row_bytes + sum(b.bytes for b in problem.workload.output_buffers),
-            shared_bytes=4 * threads * (position_reads + tap_reads + brought),
-            accesses=threads / WARP_LANES * (brought + (1 + sizes.staged) * sizes.tile_w * len(problem.outputs)),
+            l2_bytes=sizes.blocks * stages * stage_bytes + sum(b.bytes for b in problem.workload.output_buffers),
+            shared_bytes=4 * threads * (reads + brought),
+            accesses=(threads * brought + (1 + sizes.staged) * stored * len(problem.outputs)) / WARP_LANES,
             operations=threads * cycles * found.float32_flops_per_cycle * uneven * slower,
         )
         return memory_bound_seconds(found, traffic)
+
+    @property
+    def _outer(self) -> int:
+        """How many windows along the axis a window has, such as its rows."""
+        return prod(a.extent for a in self.problem.outer_axes)
+
+    def _stages(self, sizes: LongWindowSizes) -> Ints:
+        """Return how many stages there are, of all windows."""
+        found: Ints = self._outer * -(-self.problem.window.extent // sizes.stage)
+        return found
+
+    def _brought(self, sizes: LongWindowSizes) -> Floats:
+        """Return how many positions and taps a thread brings to shared memory."""
+        alone = sum(map(self.problem.has_lanes, self.problem.taps))
+        taps = alone * sizes.lanes + len(self.problem.taps) - alone
+        loads = np.minimum(sizes.stage, self.problem.window.extent) * taps * (1 + sizes.mma) / sizes.threads
+        found: Floats = self._stages(sizes) * (sizes.loads * len(self.problem.loaded) + loads)
+        return found
+
+    def _adding(self, sizes: LongWindowSizes, peaks: GpuPeaks) -> tuple[Floats, Floats]:
+        """Return how many words a thread reads from shared memory, and for how many cycles it keeps a multiprocessor
+        busy with them and with combining terms."""
+        problem, points = self.problem, self.problem.window.extent
+        assert problem.reduction.reducer is not None
+        term = reduction_cost(problem.reduction.reducer, problem.term_body, problem.reduction.tensor.dtype, peaks)
+        between = points // sizes.tile_w
+        terms = self._outer * points / sizes.warps_k
+        reads = terms + self._stages(sizes) * (sizes.tile_w - 1) * problem.width.stride
+        scanned_reads = self._outer * (3 * sizes.tile_w + between * (1 + sizes.tile_w / sizes.own))
+        reads = len(problem.positions) * np.where(sizes.scanned > 0, scanned_reads, reads)
+        for tap in problem.taps:
+            reads = reads + terms / (1 if problem.has_lanes(tap) else tap_width(problem))
+        scanned_terms = self._outer * (STEPS * sizes.tile_w + between)
+        combined = np.where(sizes.scanned > 0, scanned_terms, terms * sizes.tile_w)
+        return reads, combined * term.cycles + reads / ISSUED_LANES
+
+    def _multiplying(self, sizes: LongWindowSizes, peaks: GpuPeaks) -> Floats:
+        """Return the cycles of a thread whose warp multiplies matrices, and reads them from shared memory."""
+        steps = (self._outer * self.problem.window.extent + self._stages(sizes) * BLOCK_OUTPUTS) / STEP_POSITIONS
+        operations = 2 * STRIPS * sizes.tile_w * STEP_POSITIONS / WARP_LANES
+        reads = MATRIX_READS + sizes.tile_w / sizes.k_unroll
+        found: Floats = steps * (operations / peaks.warp_tensor_flops_per_cycle + reads / ISSUED_LANES)
+        return found
 
     def derive(self, columns: Columns) -> Derived:
         sizes = self.sizes(columns)
