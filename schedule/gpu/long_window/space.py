@@ -33,7 +33,7 @@ SPARE_REGISTERS = 24
 """Registers for addresses and constants, roughly."""
 AHEAD = 8
 """Positions that the compiler has a thread read ahead of those that it multiplies, roughly."""
-MOST_SHARED_BYTES = 96 << 10
+MOST_SHARED_BYTES = 216 << 10
 """Shared memory of a block, at most."""
 MOST_PHASES = 64
 """Phases of a dilated window that are in one block, if there are no more of them."""
@@ -65,14 +65,15 @@ class LongWindowPlan(GpuPlan):
     def knobs(self) -> tuple[Knob, ...]:
         multiplied = self.problem.toeplitz_atom is not None
         phases, columns = self.problem.phases, self.problem.lane_axis is not None
-        lanes = (phases,) if phases <= MOST_PHASES and not columns else tuple(n for n in (32, 64) if n < 2 * phases)
+        parts = tuple(n for n in (32, 64, 16, 8) if n < 2 * phases) or (phases,)
+        lanes = (phases,) if phases <= MOST_PHASES and not columns else parts
         return (
             Knob(
                 "tile_w",
                 (15, 3, 5, 7, 9, 11, 13, 17, 19, 23, 27, *((8, 16, 32, 64) if multiplied else ())),
                 "how many outputs along the axis of the window a thread computes",
             ),
-            Knob("lanes", lanes or (min(phases, 16),), "how many phases a block has, or columns of a tensor"),
+            Knob("lanes", lanes, "how many phases a block has, or columns of a tensor"),
             Knob("threads", (128, 64, 256, 512), "how many threads a block has"),
             Knob("block_k", (256, 32, 64, 128, 512, 1024), "how many points of windows are in shared memory at once"),
             Knob(
