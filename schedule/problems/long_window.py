@@ -80,8 +80,7 @@ class LongWindow(WindowReduction):
     @property
     def toeplitz_atom(self) -> MmaAtom | None:
         """The matrix instruction that multiplies positions by Toeplitz matrices of taps; None where there is none.
-        Terms are products of a position and a tap, 16-bit floats that are multiplied as float32, and outputs of one
-        phase are summed, each of which is one position ahead of the next."""
+        Terms are products of a position and a tap, 16-bit floats that are multiplied as float32 and summed."""
         position, tap = (self.narrowed(slots) for slots in (self.positions, self.taps))
         if position is None or tap is None or position.dtype != tap.dtype or self.combine is not BinaryOp.ADD:
             return None
@@ -89,7 +88,7 @@ class LongWindow(WindowReduction):
         body = self.term_body
         if not (isinstance(body, Binary) and body.op is BinaryOp.MUL and {body.a, body.b} == factors):
             return None
-        if self.reduction.tensor.dtype != float32 or self.width.stride * self.phases * self.residues != 1:
+        if self.reduction.tensor.dtype != float32 or self.width.stride != 1:
             return None
         return next((a for a in WARP_MMA_ATOMS.values() if a.operand == position.dtype and a.operand.bits == 16), None)
 

@@ -265,11 +265,16 @@ class LongWindowWriter:
         if vectors > full * s.threads:
             pass_on(index(full), 1, False)
 
+    @property
+    def _stores_vectors(self) -> bool:
+        """Whether neighbours are neighbours in shared memory, too."""
+        return bank_sides(self.problem) == 1
+
     def _store_positions(
         self, registers: Mapping[Buffer, RegisterLoad], first_tap: Expr, n: Expr, number: Expr, width: int
     ) -> None:
         """Store the ``n``-th vector of a thread, from element ``number`` of the tiles on."""
-        w, together = self.w, width if bank_sides(self.problem) == 1 else 1
+        w, together = self.w, width if self._stores_vectors else 1
         for slot, tile in self.position_tiles.items():
             for first in range(0, width, together):
                 with w.vectorized("v", together) as v:

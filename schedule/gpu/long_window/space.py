@@ -39,6 +39,8 @@ MOST_PHASES = 64
 """Phases of a dilated window that are in one block, if there are no more of them."""
 STAGING_INSTRUCTIONS = 4
 """Instructions that bring a position to shared memory, roughly: vectors take fewer, and rows of odd pitches more."""
+SECTOR_BYTES = 32
+"""Bytes that L2 hands out at once."""
 MATRIX_READS = 6
 """Instructions of a thread for a matrix of taps, and for the positions that it is multiplied with."""
 STEPS = 6
@@ -95,7 +97,7 @@ class LongWindowPlan(GpuPlan):
         knobs = columns.named("tile_w", "lanes", "threads", "block_k", "k_unroll", "warps_k", "scanned", "mma")
         tile_w, lanes, threads, block_k, k_unroll, warps_k, scanned, mma = knobs.values()
         own, points = threads // (warps_k * lanes), problem.window.extent
-        own = np.where(mma > 0, threads // WARP_LANES * STRIPS, own)
+        own = np.where(mma > 0, threads // (WARP_LANES * lanes) * STRIPS, own)
         unit = k_unroll * warps_k
         in_stages = -(-points // (-(-points // block_k) * unit)) * unit
         stage: Ints = np.where(scanned > 0, points, in_stages)
@@ -104,15 +106,16 @@ class LongWindowPlan(GpuPlan):
         outputs: Ints = np.maximum(own, 1) * tile_w
         positions = ((outputs - 1) * problem.width.stride + taps) * lanes
         tiles, lane_tiles = -(-problem.steps // outputs), -(-problem.phases // lanes)
-        positions = positions + mma * STEP_POSITIONS
-        staged = ((lanes < DIRECT_LANES) | (warps_k > 1)).astype(np.int64)
+        positions = positions + mma * STEP_POSITIONS * lanes
+        staged = ((lanes < DIRECT_LANES) | (warps_k > 1) | (mma > 0)).astype(np.int64)
         tap_bytes = sum(b.dtype.bytes * (lanes if problem.has_lanes(b) else 1) for b in problem.taps)
         shared_bytes = positions * sum(b.dtype.bytes for b in problem.positions) + taps * tap_bytes
         shared_bytes = shared_bytes + staged * warps_k * outputs * lanes * accumulator.bytes
         parts = scanned * (own + points // tile_w) * lanes
         shared_bytes = shared_bytes + parts * accumulator.bytes
         gapped = 1 + BLOCK_OUTPUTS / tile_w * (tile_w > BLOCK_OUTPUTS)
-        with_mma = 2 * positions * gapped + 4 * (taps + 2 * STEP_POSITIONS) + accumulator.bytes * outputs * gapped
+        with_mma = gapped * (2 * positions + accumulator.bytes * outputs * lanes)
+        with_mma = with_mma + (taps + 2 * STEP_POSITIONS) * tap_bytes
         shared_bytes = np.where(mma > 0, with_mma, shared_bytes).astype(np.int64)
         near = np.minimum(k_unroll, (tile_w - 1) * problem.width.stride + 1 + AHEAD)
         words = near * sum(_words(b.dtype.bytes) for b in problem.positions) + tile_w * _words(accumulator.bytes)
@@ -140,9 +143,9 @@ class LongWindowPlan(GpuPlan):
         points = self.problem.window.extent
         return (
             self.rule(
-                "each group of threads has a thread for each phase",
-                ("threads", "lanes", "warps_k"),
-                lambda s: s.own >= 1,
+                "each group of threads has a thread for each phase, or with mma equally many warps",
+                tuple(k.name for k in self.knobs if k.name in ("threads", "lanes", "warps_k", "mma")),
+                lambda s: (s.own >= 1) & ((s.mma == 0) | (s.threads % (WARP_LANES * s.lanes) == 0)),
             ),
             Constraint(
                 "the positions between the first and the last output of a thread take no more than k_unroll registers",
@@ -202,12 +205,15 @@ class LongWindowPlan(GpuPlan):
         slower = np.maximum(1 / warps, 1.0) + EXPOSED_LATENCY / warps
         uneven = np.where(each > 1, each * self.target.threads / sizes.blocks, 1.0)
         stage_bytes = sizes.loads * sizes.threads * problem.position_bytes
+        output_bytes = sum(b.bytes for b in problem.workload.output_buffers)
+        apart = problem.lane_axis is not None or problem.phases > MOST_PHASES
+        in_sectors = np.maximum(SECTOR_BYTES / (sizes.lanes * problem.position_bytes), 1.0) if apart else 1.0
         traffic = MemoryTraffic(
             blocks=sizes.blocks,
             resident=sizes.resident,
             rounds=stages,
             memory_bytes=minimum_bytes(problem.workload),
-            l2_bytes=sizes.blocks * stages * stage_bytes + sum(b.bytes for b in problem.workload.output_buffers),
+            l2_bytes=in_sectors * (sizes.blocks * stages * stage_bytes + output_bytes),
             shared_bytes=4 * threads * (reads + brought),
             accesses=(threads * brought + (1 + sizes.staged) * stored * len(problem.outputs)) / WARP_LANES,
             operations=threads * cycles * found.float32_flops_per_cycle * uneven * slower,

@@ -4,13 +4,13 @@ of the taps, as in ``plane_window.toeplitz``, for windows that are too long for 
     D[strip, x] += sum over k of A[strip, k] * T[k, x]      A[strip, k] = position_tile[strip*tile_w + k]
                                                             T[k, x] = tap_tile[k - x]
 
-A warp has sixteen strips of ``tile_w`` neighbouring outputs. Taps are in shared memory with zeros around them, twice,
-once moved by one, so that each pair of neighbours is an aligned word of one of both. Between the strips of a tile lie
-eight elements that nothing is read from, so that the rows of a matrix are in different banks.
+A warp has sixteen strips of ``tile_w`` neighbouring outputs of a phase. Taps are in shared memory with zeros around
+them, twice, once moved by one, so that each pair of neighbours is an aligned word of one of both. Between the strips of
+a tile lie eight elements that nothing is read from, so that the rows of a matrix are in different banks.
 """
 
 from ....ir.buffer import Buffer, MemoryScope
-from ....ir.expr import WARP_LANES, Expr, Load, const, index
+from ....ir.expr import WARP_LANES, Expr, Load, const, index, minimum
 from ....ir.gpu.ldmatrix import LoadMatrix
 from ....ir.gpu.mma import Mma
 from ...problems.plane_window import BLOCK_OUTPUTS, STEP_POSITIONS, STRIPS
@@ -35,9 +35,12 @@ class LongToeplitzWriter(LongWindowWriter):
         assert position is not None and tap is not None
         (slot,), taps = problem.positions, s.stage if s.stages else s.rest
         self.position_values, self.tap_value = {slot: position}, tap
-        extent = _gapped(self._positions(taps) - 1, s.tile_w) + 1
+        self.pitch = _up(_gapped(self._positions(taps) - 1, s.tile_w) + 1)
+        extent = self.pitch * s.lanes
         self.position_tiles = {slot: w.allocate("position_tile", (extent,), position.dtype, MemoryScope.SHARED)}
-        self.tap_tile = w.allocate("tap_tile", (2, self._tap_places(taps)), tap.dtype, MemoryScope.SHARED)
+        self.filters = s.lanes if problem.has_lanes(next(iter(problem.taps))) else 1
+        shape = (2 * self.filters, self._tap_places(taps))
+        self.tap_tile = w.allocate("tap_tile", shape, tap.dtype, MemoryScope.SHARED)
         steps, blocks = s.k_unroll // STEP_POSITIONS, s.tile_w // BLOCK_OUTPUTS
         self.fragments = w.allocate("fragments", (4 * (2 * steps + blocks - 1),), position.dtype, REGISTER)
         self.tap_pairs = w.allocate("tap_regs", (4,), tap.dtype, REGISTER)
@@ -45,22 +48,42 @@ class LongToeplitzWriter(LongWindowWriter):
     def _positions(self, taps: int) -> int:
         return int(self.sizes.outputs - BLOCK_OUTPUTS + STEP_POSITIONS * _steps(taps))
 
+    @property
+    def _stores_vectors(self) -> bool:
+        return bool(self.sizes.lanes == 1)
+
     def _place_of(self, number: Expr) -> Expr:
-        return _gapped(number, self.sizes.tile_w)
+        return self._in_phases(number, self.pitch)
+
+    def _in_phases(self, number: Number, pitch: int) -> Number:
+        """Return where element ``number`` of a tile is, each phase of which takes ``pitch`` elements."""
+        lanes, tile_w = int(self.sizes.lanes), int(self.sizes.tile_w)
+        if lanes == 1:
+            return _gapped(number, tile_w)
+        return number % lanes * pitch + _gapped(number // lanes, tile_w)
+
+    @property
+    def _strip(self) -> tuple[Expr, Expr]:
+        """The phase of a warp, and the first of its strips."""
+        each = self.sizes.own // STRIPS
+        phase, group = delinearize(self.thread // WARP_LANES, (self.sizes.lanes, each))
+        return phase, group * STRIPS
 
     def _tap_places(self, taps: int) -> int:
         """Return how many elements the taps of a stage take in shared memory, with zeros around them."""
         return BLOCK_OUTPUTS + STEP_POSITIONS * _steps(taps)
 
     def _load_taps(self, first_tap: Expr, taps: int) -> None:
-        w, places, window = self.w, self._tap_places(taps), self.problem.window.name
-        with w.shared_out("k", 2 * places, self.sizes.threads, self.thread) as number:
-            moved, place = delinearize(number, (2, places))
-            k = place + moved - BLOCK_OUTPUTS
-            w.store(self.tap_tile, (moved, place), const(0.0, self.tap_tile.dtype))
+        w, places, problem = self.w, self._tap_places(taps), self.problem
+        with w.shared_out("k", 2 * self.filters * places, self.sizes.threads, self.thread) as number:
+            filter_of, moved, place = delinearize(number, (self.filters, 2, places))
+            k, to = place + moved - BLOCK_OUTPUTS, (filter_of * 2 + moved, place)
+            at = {**self.row, problem.window.name: first_tap + k}
+            if problem.lane_axis is not None:
+                at[problem.lane_axis.name] = minimum(self.first_lane + filter_of, index(problem.phases - 1))
+            w.store(self.tap_tile, to, const(0.0, self.tap_tile.dtype))
             with w.when(k >= 0, k < taps):
-                value = scalar_at(self.tap_value, {**self.row, window: first_tap + k})
-                w.store(self.tap_tile, (moved, place), value)
+                w.store(self.tap_tile, to, scalar_at(self.tap_value, at))
 
     def _reduce_stage(self, first_tap: Expr, taps: int) -> None:
         each, steps = self.sizes.k_unroll // STEP_POSITIONS, _steps(taps)
@@ -75,34 +98,54 @@ class LongToeplitzWriter(LongWindowWriter):
         w, s, atom = self.w, self.sizes, self.problem.toeplitz_atom
         assert atom is not None
         (tile,), blocks = self.position_tiles.values(), s.tile_w // BLOCK_OUTPUTS
-        lane, strip = self.thread % WARP_LANES, self.thread // WARP_LANES * STRIPS + self.thread % STRIPS
-        row = strip * _gapped(s.tile_w, s.tile_w) + chunk * _gapped(s.k_unroll, s.tile_w)
+        lane, (phase, first_strip) = self.thread % WARP_LANES, self._strip
+        row = (
+            phase * self.pitch
+            + (first_strip + lane % STRIPS) * _gapped(s.tile_w, s.tile_w)
+            + chunk * _gapped(s.k_unroll, s.tile_w)
+        )
         parts = 2 * steps + blocks - 1
         for part in range(0, parts, 2):
             place = row + _gapped(part * BLOCK_OUTPUTS, s.tile_w) + lane // STRIPS * BLOCK_OUTPUTS
             w.emit(LoadMatrix(self.fragments, (index(4 * part),), tile, (place,), 2 * min(2, parts - part)))
+        tap_row = lane // 4 % 2 + (phase * 2 if self.filters > 1 else 0)
         first = lane % 4 * 2 - (lane // 4 + 1) // 2 * 2 + BLOCK_OUTPUTS + chunk * s.k_unroll
         for step in range(steps):
             for half in range(2):
                 with w.vectorized("v", 2) as v:
                     place = first + (STEP_POSITIONS * step + BLOCK_OUTPUTS * half) + v
-                    w.store(self.tap_pairs, (v + 2 * half,), Load(self.tap_tile, (lane // 4 % 2, place)))
+                    w.store(self.tap_pairs, (v + 2 * half,), Load(self.tap_tile, (tap_row, place)))
             for block in range(blocks):
                 a, d = (index(4 * (block + 2 * step)),), (index(block), index(0))
                 w.emit(Mma(atom.name, self.acc, d, self.fragments, a, self.tap_pairs, (index(0),)))
 
     def _result_place(self, number: Number) -> Number:
-        return _gapped(number, self.sizes.tile_w)
+        return self._in_phases(number, self._result_pitch)
+
+    @property
+    def _result_pitch(self) -> int:
+        return _gapped(int(self.sizes.outputs) - 1, self.sizes.tile_w) + 1
 
     def _write_results(self, results: Buffer) -> None:
         w, s = self.w, self.sizes
-        lane, first = self.thread % WARP_LANES, self.thread // WARP_LANES * STRIPS
+        lane, (phase, first) = self.thread % WARP_LANES, self._strip
         for block in range(s.tile_w // BLOCK_OUTPUTS):
             for half in range(2):
                 strip = first + lane // 4 + half * 8
                 with w.vectorized("v", 2) as v:
-                    place = strip * _gapped(s.tile_w, s.tile_w) + block * BLOCK_OUTPUTS + lane % 4 * 2 + v
+                    place = (
+                        phase * self._result_pitch
+                        + strip * _gapped(s.tile_w, s.tile_w)
+                        + block * BLOCK_OUTPUTS
+                        + lane % 4 * 2
+                        + v
+                    )
                     w.store(results, (index(0), place), Load(self.acc, (index(block), v + 2 * half)))
+
+
+def _up(number: int) -> int:
+    """Return how many elements a phase takes whose rows are aligned."""
+    return -(-number // BLOCK_OUTPUTS) * BLOCK_OUTPUTS
 
 
 def _steps(taps: int) -> int:

@@ -98,8 +98,17 @@ def test_kernels_compute_their_expression(case: str) -> None:
 
 
 def test_matrix_units_multiply_halves() -> None:
-    """Strips of any length, and stages whose last one has fewer taps, or taps for a part of a matrix."""
+    """Strips of any length, stages whose last one has fewer taps, or taps for a part of a matrix, and several phases,
+    also with a filter each."""
     assert dict(default_schedule(_filter(400, 1 << 16, 8, dtype="float16"), H200).knobs)["mma"] == 1
+    columns = parse_workload(
+        "X: float16[2, 400, 20]\nH: float16[70, 20]\n"
+        "Y[b, i < 300, c] = sum over k < 70 of float32(X[b, i + k, c]) * float32(H[k, c])"
+    )
+    for workload in (columns, _filter(65, 900, dilation=4, dtype="bfloat16")):
+        lanes = 8 if workload is columns else 4
+        phased = legal_schedule_of(SKETCH, workload, mma=1, tile_w=16, lanes=lanes, block_k=64, k_unroll=32)
+        assert_schedule_agrees(SKETCH, workload, phased)
     workload = CASES["halves, a filter for each row"]()
     for tile_w, k_unroll, block_k in ((8, 16, 32), (16, 32, 64), (32, 32, 256), (64, 64, 512)):
         knobs = {"mma": 1, "tile_w": tile_w, "k_unroll": k_unroll, "block_k": block_k, "threads": 64}
