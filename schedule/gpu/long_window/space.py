@@ -29,8 +29,8 @@ from .kernel import DIRECT_LANES, LOADS, LongWindowSizes, LongWindowWriter, accu
 from .scanned import ScannedWriter
 from .toeplitz import LongToeplitzWriter
 
-SPARE_REGISTERS = 24
-"""Registers for addresses and constants, roughly."""
+SPARE_REGISTERS = 16
+"""Registers for addresses and constants, roughly (from compiled kernels)."""
 AHEAD = 8
 """Positions that the compiler has a thread read ahead of those that it multiplies, roughly."""
 MOST_SHARED_BYTES = 216 << 10
@@ -120,6 +120,7 @@ class LongWindowPlan(GpuPlan):
         near = np.minimum(k_unroll, (tile_w - 1) * problem.width.stride + 1 + AHEAD)
         words = near * sum(_words(b.dtype.bytes) for b in problem.positions) + tile_w * _words(accumulator.bytes)
         words = words + 2 * tap_width(problem) * sum(_words(b.dtype.bytes) for b in problem.taps)
+        words = np.where(scanned > 0, 2 * tile_w * _words(accumulator.bytes), words)
         words = np.where(mma > 0, tile_w // 2 + k_unroll // 4 + tile_w // 4, words)
         registers = SPARE_REGISTERS + np.maximum(words, LOADS * len(problem.loaded) + tile_w)
         return LongWindowSizes(
