@@ -262,7 +262,8 @@ class StepChain:
     def _in_steps(self, workload: Workload, target: Target) -> list[_Decomposition]:
         """Return the decompositions whose steps all have a sketch."""
         found = []
-        for name, steps in self._decomposer.steps(workload, lambda step: self._has_class(step, target)):
+        has_class = cache(lambda step: self._has_class(step, target))  # decompositions have many steps in common
+        for name, steps in self._decomposer.steps(workload, has_class):
             sketches = tuple(self._writing(step, target) for step in steps)
             if all(sketches) and len(steps) <= MOST_STEPS:
                 handed = (b for step in steps[:-1] for b in step.output_buffers)
