@@ -2,7 +2,7 @@
 (sketch ``cuda_plane_window``)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 import numpy as np
@@ -74,6 +74,7 @@ class PlaneWindowPlan(GpuPlan):
 
     problem: PlaneWindow
     target: Target
+    _known: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def knobs(self) -> tuple[Knob, ...]:
@@ -177,8 +178,9 @@ class PlaneWindowPlan(GpuPlan):
         seen = self.problem.width.positions(BLOCK_OUTPUTS)
         most = {0: VECTOR_BYTES, 1: -(-seen // STEP_POSITIONS) * STEP_POSITIONS - seen}
         keys = list(zip(tile_columns.tolist(), mma.tolist(), strict=True))
-        of = {(n, m): aligned_vectors(self.problem, n, most[m]) for n, m in set(keys)}
-        found = np.array([of[key] for key in keys], np.int64).reshape(-1, 2)
+        for n, m in set(keys) - self._known.keys():
+            self._known[n, m] = aligned_vectors(self.problem, n, most[m])
+        found = np.array([self._known[key] for key in keys], np.int64).reshape(-1, 2)
         return found[:, 0], found[:, 1]
 
     def _registers(
