@@ -28,6 +28,10 @@ class IndexAnalysis:
 
     def interval(self, form: LinearForm) -> Interval:
         """Return bounds of a form over all lanes, as if it were computed without wrapping."""
+        return Interval(*self._bounds(form))
+
+    def _bounds(self, form: LinearForm) -> tuple[int, int]:
+        """Return the two numbers of ``interval``: most callers need no object."""
         low = high = form.constant
         for atom, c in form.terms.items():
             known = self._atom_interval(atom, form.lanes)
@@ -35,11 +39,14 @@ class IndexAnalysis:
                 low, high = low + c * known.low, high + c * known.high
             else:
                 low, high = low + c * known.high, high + c * known.low
-        return Interval(low, high)
+        return low, high
 
     def _atom_interval(self, atom: Expr, lanes: int) -> Interval:
         if isinstance(atom, Var):
-            return Interval(0, lanes - 1) if atom == LANE else self.ranges.get(atom.name, UNKNOWN_VARIABLE)
+            found = self.ranges.get(atom.name)
+            if found is None:
+                found = Interval(0, lanes - 1) if atom == LANE else UNKNOWN_VARIABLE
+            return found
         found = self._intervals.get(atom)
         if found is None:
             found = self._intervals[atom] = interval_of(atom, self.ranges)
@@ -48,15 +55,19 @@ class IndexAnalysis:
     def fits(self, form: LinearForm) -> bool:
         """Return whether the form stays so far from wrapping around that its value is what it says, and that the same
         holds for the sum and the difference of two such forms."""
-        if not self.interval(form).within(_SAFE) or form.constant not in _SAFE:
+        low, high = self._bounds(form)
+        if low < _SAFE.low or high > _SAFE.high or form.constant not in _SAFE:
             return False
-        return all(c in _SAFE for c in form.terms.values())
+        for c in form.terms.values():  # a generator would take as long as the rest
+            if c not in _SAFE:
+                return False
+        return True
 
     def not_negative(self, form: LinearForm) -> bool:
         """Return whether a form (that fits) is known to be >= 0 in all lanes."""
-        if self.interval(form).low >= 0:
+        if self._bounds(form)[0] >= 0:
             return True
-        return any(self.interval(form - fact).low >= 0 for fact in self.facts)
+        return any(self._bounds(form - fact)[0] >= 0 for fact in self.facts)
 
     def assuming(self, facts: Iterable[LinearForm]) -> "IndexAnalysis":
         """Return this analysis with more facts. The ranges of variables shrink where the new facts bound them."""
@@ -178,8 +189,10 @@ class IndexAnalysis:
         for atom, k in form.terms.items():
             if isinstance(atom, Binary) and atom.op is BinaryOp.MOD:
                 dividend, divisor = self._dividends.get(atom), _constant_of(atom.b)
-                quotient = None if dividend is None or not divisor else self.floordiv(dividend, divisor)
-                if quotient is None or dividend is None or divisor is None:
+                if dividend is None or not divisor or all(c % (k * divisor) for c in form.terms.values()):
+                    continue  # no other term may be one of the quotient
+                quotient = self.floordiv(dividend, divisor)
+                if quotient is None:
                     continue
                 if quotient.terms and all(form.terms.get(a) == k * divisor * c for a, c in quotient.terms.items()):
                     without = form.without((atom,)).plus(quotient, -k * divisor)

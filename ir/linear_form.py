@@ -135,8 +135,12 @@ class LinearForm:
     def wrapped(self) -> "LinearForm":
         """Return the form with its numbers modulo 2^64, each from -2^63 to 2^63 - 1: its value as an index is the
         same."""
-        if -_HALF <= self.constant < _HALF and all(-_HALF <= c < _HALF for c in self.terms.values()):
-            return self
+        if -_HALF <= self.constant < _HALF:
+            for c in self.terms.values():  # a generator would take twice as long
+                if not -_HALF <= c < _HALF:
+                    break
+            else:
+                return self
         terms = {a: w for a, c in self.terms.items() if (w := _wrap(c))}
         return LinearForm(terms, _wrap(self.constant), self.lanes)
 
