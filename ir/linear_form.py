@@ -61,12 +61,12 @@ class LinearForm:
     @property
     def variables(self) -> tuple[str, ...]:
         """Return the names of the variables among the atoms, sorted."""
-        return tuple(sorted(a.name for a in self.terms if isinstance(a, Var) and a != LANE))
+        return tuple(self.coefficients)
 
     @property
     def coefficients(self) -> dict[str, int]:
         """Return the coefficient of every variable among the atoms by its name, sorted."""
-        return {name: self.terms[Var(name)] for name in self.variables}
+        return dict(sorted((a.name, c) for a, c in self.terms.items() if isinstance(a, Var) and a.name != LANE.name))
 
     @property
     def base(self) -> "LinearForm":

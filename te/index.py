@@ -74,9 +74,8 @@ class Index:
 
     def expr(self, axes: Sequence[str]) -> Expr:
         """Return the one spelling of an index: its terms in the order of ``axes``, its parts, then the constant."""
-        terms: list[tuple[Expr, int]] = [
-            (Var(a), self.affine.coefficient(a)) for a in axes if self.affine.coefficient(a)
-        ]
+        coefficients = self.affine.coefficients
+        terms: list[tuple[Expr, int]] = [(Var(a), coefficients[a]) for a in axes if a in coefficients]
         terms += [(Binary(p.op, p.of.expr(axes), index(p.divisor)), c) for p, c in self.parts]
         return sum_of(terms, self.affine.constant)
 

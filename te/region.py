@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from ..core.dtypes import INDEX
-from ..ir.expr import Binary, BinaryOp, Compare, CompareOp, Const, Expr, Logic, LogicOp, Unary, UnaryOp, Var, index
+from ..ir.expr import Binary, BinaryOp, Compare, CompareOp, Const, Expr, Logic, LogicOp, Unary, UnaryOp, index
 from ..ir.linear_form import LinearForm, affine_form
 from .limits import MAX_CONSTRAINTS
 
@@ -19,8 +19,9 @@ def box_bounds(f: LinearForm, box: Box) -> tuple[int, int]:
     """Return the least and the greatest value of ``f`` in ``box``."""
     low = high = f.constant
     for name, c in f.coefficients.items():
-        ends = (c * box[name][0], c * box[name][1])
-        low, high = low + min(ends), high + max(ends)
+        a, b = box[name]
+        a, b = c * a, c * b
+        low, high = (low + a, high + b) if a <= b else (low + b, high + a)
     return low, high
 
 
@@ -39,7 +40,10 @@ class Region:
             return self
         region = Region(self.box, (self.constraints + added)[:MAX_CONSTRAINTS])
         for _ in range(3):  # bounds of one axis may tighten the next one's; more rounds gain nothing for affine guards
-            region = Region(_tightened(region), region.constraints)
+            box = _tightened(region)
+            if box == region.box:
+                break
+            region = Region(box, region.constraints)
         return region
 
     @property
@@ -123,12 +127,14 @@ def _tightened(region: Region) -> Box:
     values."""
     box = dict(region.box)
     for g in region.constraints:
+        most = box_bounds(g, box)[1]
         for name, coefficient in g.coefficients.items():
-            rest = box_bounds(g.without([Var(name)]), box)[1]
             low, high = box[name]
+            rest = most - max(coefficient * low, coefficient * high)
             if coefficient > 0:
                 low = max(low, -(rest // coefficient))
             else:
                 high = min(high, rest // -coefficient)
             box[name] = (low, high)
+            most = rest + max(coefficient * low, coefficient * high)
     return box
