@@ -1,9 +1,34 @@
-"""Constructors of the frozen dataclasses that are built by the million."""
+"""Constructors of the frozen dataclasses that are built by the million, and hashes of those that are looked up in
+tables as often."""
 
+from collections.abc import Callable
 from dataclasses import MISSING, fields
 from typing import Any, TypeVar
 
 Frozen = TypeVar("Frozen")
+Hashed = TypeVar("Hashed", bound="RemembersHash")
+
+
+class RemembersHash:
+    """Base of the dataclasses that ``with_remembered_hash`` decorates."""
+
+    __slots__ = ("_hash",)
+    _hash: int  # no field: copies and other processes compute their own
+
+
+def with_remembered_hash(cls: type[Hashed]) -> type[Hashed]:
+    """Let each object of a frozen dataclass remember its hash, which goes through all that is below it."""
+    computed: Callable[[Hashed], int] = cls.__hash__
+
+    def remembered(self: Hashed) -> int:
+        try:
+            return self._hash
+        except AttributeError:
+            object.__setattr__(self, "_hash", computed(self))
+            return self._hash
+
+    cls.__hash__ = remembered  # type: ignore[assignment]
+    return cls
 
 
 def quickly_built(cls: type[Frozen]) -> type[Frozen]:

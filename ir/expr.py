@@ -6,7 +6,7 @@ Arithmetic on float16 and bfloat16 may be carried out in float32; stores and cas
 Select guards its branches: a load in the branch not taken is never performed, lane by lane.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from operator import is_
@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from ..core.dtypes import INDEX, DType, boolean
 from ..core.errors import InvalidKernel
-from ..core.frozen import quickly_built
+from ..core.frozen import RemembersHash, quickly_built, with_remembered_hash
 from .buffer import Buffer
 
 Node = TypeVar("Node", bound="Expr")
@@ -90,12 +90,11 @@ WARP_LANES = 32
 FLOAT_ONLY = frozenset(UnaryOp) - {UnaryOp.NEG, UnaryOp.ABS, UnaryOp.NOT}
 
 
-class Expr:
+class Expr(RemembersHash):
     """Base of all expressions. ``+ - * / // %`` and the orders build expressions; ``==`` compares structure."""
 
-    __slots__ = ("_hash", "_reads", "_variables")
-    # what a node remembers of itself; no fields: copies and other processes compute their own
-    _hash: int
+    __slots__ = ("_reads", "_variables")
+    # what a node remembers of itself besides its hash; no fields, either
     _reads: "tuple[Load | ClusterLoad | Shuffle, ...]"
     _variables: frozenset[str]
 
@@ -159,18 +158,8 @@ class Expr:
 
 def _node(node: type[Node]) -> type[Node]:
     """Let each node of a class remember its hash, and be built quickly: the simplifier looks nodes up in tables, again
-    and again, and the hash that dataclasses make goes through the whole tree."""
-    computed: Callable[[Node], int] = node.__hash__
-
-    def remembered(self: Node) -> int:
-        try:
-            return self._hash
-        except AttributeError:
-            object.__setattr__(self, "_hash", computed(self))
-            return self._hash
-
-    node.__hash__ = remembered  # type: ignore[assignment]
-    return quickly_built(node)
+    and again."""
+    return quickly_built(with_remembered_hash(node))
 
 
 @quickly_built

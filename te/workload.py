@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from ..core.frozen import RemembersHash, with_remembered_hash
 from ..core.precision import IEEE
 from ..ir.buffer import Buffer
 from ..ir.expr import Expr
@@ -42,8 +43,9 @@ class Axis:
     extent: int
 
 
+@with_remembered_hash
 @dataclass(frozen=True, slots=True)
-class Stage:
+class Stage(RemembersHash):
     """One computed tensor.
 
     ``tensor[axes] = reducer over reduce_axes of body`` (without a reducer: ``= body``). There is one axis per
@@ -80,8 +82,9 @@ class DynamicDimension:
         return frozenset(name for name, _ in self.places)
 
 
+@with_remembered_hash
 @dataclass(frozen=True, slots=True)
-class Workload:
+class Workload(RemembersHash):
     """Inputs, stages in an order in which each reads only what stands before it, and the names of the outputs
     (stages; at least one). Axis names are unique within the workload, and differ from tensor names. ``constants``:
     inputs, such as weights, that stay the same from call to call, so that what is made of them alone may be kept.
