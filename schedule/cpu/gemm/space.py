@@ -15,7 +15,7 @@ from ....ir.stmt import Kernel
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.gemm import Gemm, Operand
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Floats, Ints
+from ...space.columns import Bools, Columns, Floats, Ints, derived_once
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
 from ...tile_sketch import SizedPlan
@@ -118,6 +118,7 @@ class CpuGemmPlan(SizedPlan):
     def _whole_steps(self, kc: int) -> int:
         return -(-kc // self._kernel.k_step) * self._kernel.k_step
 
+    @derived_once
     def sizes(self, columns: Columns) -> CpuGemmSizes[Ints]:
         return self.product.sizes(columns)
 

@@ -19,7 +19,7 @@ from ....ir.stmt import Kernel
 from ....te.workload import Workload
 from ...problems.attention import Attention, attention_of
 from ...sketch import NO_PEAKS, Peaks
-from ...space.columns import Bools, Columns, Derived, Floats, Ints
+from ...space.columns import Bools, Columns, Derived, Floats, Ints, derived_once
 from ...space.constraint import Constraint
 from ...space.enumerate import has_legal_setting
 from ...space.knob import Knob, Quantity
@@ -66,6 +66,7 @@ class AttentionPlan(GpuPlan):
     def knobs(self) -> tuple[Knob, ...]:
         return knobs_of(self.p)
 
+    @derived_once
     def sizes(self, columns: Columns) -> AttentionSizes[Ints]:
         return attention_sizes(self.p, self.target, columns)
 

@@ -17,7 +17,7 @@ from ....ir.stmt import Kernel
 from ....te.workload import Workload
 from ...problems.stored_attention import stored_attention_of
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Derived, Floats, Ints
+from ...space.columns import Bools, Columns, Derived, Floats, Ints, derived_once
 from ...space.constraint import Constraint
 from ...space.enumerate import has_legal_setting
 from ...space.knob import Knob, Quantity
@@ -89,6 +89,7 @@ class AttentionMmaPlan(GpuPlan):
         """Whether rows are whole units of 16 bytes."""
         return all(operand.vector_bytes == VECTOR_BYTES for operand in (self.a.key, self.a.v))
 
+    @derived_once
     def sizes(self, columns: Columns) -> AttentionMmaSizes[Ints]:
         return attention_mma_sizes(self.a, self.target, columns)
 

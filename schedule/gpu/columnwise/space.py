@@ -17,7 +17,7 @@ from ....ir.stmt import Kernel
 from ....te.workload import Workload
 from ...problems.columnwise import ColumnwiseProblem, columnwise_problem
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Derived, Floats, Ints
+from ...space.columns import Bools, Columns, Derived, Floats, Ints, derived_once
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
 from ...tile_sketch import TileSketch
@@ -110,6 +110,7 @@ class ColumnwisePlan(GpuPlan):
         shifted = [] if p.elementwise_outputs else [v for v in reversed(wide) if p.columns[-1] % v]
         return (aligned, *shifted)
 
+    @derived_once
     def sizes(self, columns: Columns) -> ColumnwiseSizes[Ints]:
         return columnwise_sizes(self.problem, self.target, columns)
 

@@ -24,7 +24,7 @@ from ...loop_nest.nest import KERNEL_NAME
 from ...problems.gemm import Gemm, Operand, gemm_of, skinny_gemm_of, with_dynamic_rows
 from ...problems.grouped_gemm import grouped_gemm_of
 from ...sketch import NO_PEAKS, Peaks
-from ...space.columns import Bools, Columns, Derived, Floats, Ints, columns_of_setting, row_of_record
+from ...space.columns import Bools, Columns, Derived, Floats, Ints, columns_of_setting, derived_once, row_of_record
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
 from ...tile_sketch import TileSketch
@@ -81,6 +81,7 @@ class GemmPlan(GpuPlan):
         rows = " and ".join(f"rows of {b.name} begin every {b.shape[-1] * b.dtype.bytes} bytes" for b in uneven)
         return (Knob("repacked", (1,), f"operands are repacked first: TMA needs multiples of 16 bytes, {rows}"),)
 
+    @derived_once
     def sizes(self, columns: Columns) -> GemmSizes[Ints]:
         return gemm_sizes(self.gemm, self.target, columns)
 

@@ -14,7 +14,7 @@ from ....ir.stmt import Kernel
 from ....te.workload import Workload
 from ...problems.gemm import Gemm, gemm_of
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Derived, Floats, Ints
+from ...space.columns import Bools, Columns, Derived, Floats, Ints, derived_once
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
 from ...tile_sketch import TileSketch
@@ -56,6 +56,7 @@ class GemmMfmaPlan(GpuPlan):
             ),
         )
 
+    @derived_once
     def sizes(self, columns: Columns) -> GemmMfmaSizes[Ints]:
         return gemm_mfma_sizes(self.gemm, columns)
 

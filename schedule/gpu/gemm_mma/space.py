@@ -18,7 +18,7 @@ from ....ir.stmt import Kernel
 from ....te.workload import Workload
 from ...problems.gemm import Gemm, gemm_of, skinny_gemm_of
 from ...sketch import NO_PEAKS, Peaks
-from ...space.columns import Bools, Columns, Derived, Floats, Ints
+from ...space.columns import Bools, Columns, Derived, Floats, Ints, derived_once
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
 from ...tile_sketch import TileSketch
@@ -88,6 +88,7 @@ class GemmMmaPlan(MultistageGemmPlan):
     def _widths(self) -> CopyWidths:
         return copy_widths(self.gemm, copy_elements(self.gemm))
 
+    @derived_once
     def sizes(self, columns: Columns) -> GemmMmaSizes[Ints]:
         return gemm_mma_sizes(self.gemm, self.target, self._widths, columns)
 

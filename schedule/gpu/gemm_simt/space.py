@@ -17,7 +17,7 @@ from ....ir.stmt import Kernel
 from ....te.workload import Workload
 from ...problems.gemm import Gemm, gemm_of
 from ...sketch import NO_PEAKS, Peaks
-from ...space.columns import Bools, Columns, Derived, Floats, Ints
+from ...space.columns import Bools, Columns, Derived, Floats, Ints, derived_once
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
 from ...tile_sketch import TileSketch
@@ -61,6 +61,7 @@ class GemmSimtPlan(MultistageGemmPlan):
         own = (self.rule(most, copies, lambda s: s.copies <= MOST_COPIES),)
         return self.stage_rules(own, "do partial sums of split_k", (*copies, "split_k", "ctas_per_sm"))
 
+    @derived_once
     def sizes(self, columns: Columns) -> GemmSimtSizes[Ints]:
         return gemm_simt_sizes(self.gemm, self.target, self._widths, columns)
 

@@ -16,7 +16,7 @@ from ....ir.stmt import Kernel
 from ....te.workload import Workload
 from ...problems.gemm import Gemm, Operand, skinny_gemm_of
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Derived, Floats, Ints
+from ...space.columns import Bools, Columns, Derived, Floats, Ints, derived_once
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
 from ...tile_sketch import TileSketch
@@ -111,6 +111,7 @@ class GemvPlan(GpuPlan):
             ),
         )
 
+    @derived_once
     def sizes(self, columns: Columns) -> GemvSizes[Ints]:
         return gemv_sizes(self.product, self.target, columns)
 

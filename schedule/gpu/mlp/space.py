@@ -18,7 +18,7 @@ from ....ir.stmt import Kernel
 from ....te.workload import Workload
 from ...problems.mlp import Mlp, mlp_of
 from ...sketch import NO_PEAKS, Peaks
-from ...space.columns import Bools, Columns, Derived, Floats, Ints
+from ...space.columns import Bools, Columns, Derived, Floats, Ints, derived_once
 from ...space.constraint import Constraint
 from ...space.enumerate import all_settings
 from ...space.knob import Knob, Quantity
@@ -69,6 +69,7 @@ class MlpPlan(GpuPlan):
             ),
         )
 
+    @derived_once
     def sizes(self, columns: Columns) -> MlpSizes[Ints]:
         return mlp_sizes(self.mlp, self.target, columns)
 

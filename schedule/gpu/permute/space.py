@@ -15,7 +15,7 @@ from ....te.cost import flops, minimum_bytes
 from ....te.workload import Axis
 from ...problems.permute import Permute, permute_of
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Derived, Floats, Ints
+from ...space.columns import Bools, Columns, Derived, Floats, Ints, derived_once
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
 from ...tile_sketch import TileSketch, planned
@@ -194,6 +194,7 @@ class PermutePlan(GpuPlan):
         """Elements of a word of shared memory, at least one."""
         return max(1, BANK_WORD_BYTES // self._element_bytes)
 
+    @derived_once
     def sizes(self, columns: Columns) -> PermuteSizes:
         problem, limits = self.problem, self.limits
         knobs = columns.named("tile_in", "tile_out", "threads", "copy_bytes")

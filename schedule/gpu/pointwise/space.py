@@ -17,7 +17,7 @@ from ....te.cost import flops, minimum_bytes
 from ....te.evaluate import Evaluator
 from ...problems.pointwise import Pointwise, pointwise_of
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Derived, Floats, Ints
+from ...space.columns import Bools, Columns, Derived, Floats, Ints, derived_once
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
 from ...tile.load_analysis import flat_offset
@@ -177,6 +177,7 @@ class PointwisePlan(GpuPlan):
             if all(lanes_of_piece(m, lane, width) > 1 or (long and runs_of_vector(problem, m, width)) for m in others)
         )
 
+    @derived_once
     def sizes(self, columns: Columns) -> PointwiseSizes:
         problem, limits, multiprocessors = self.problem, self.limits, self.target.threads
         knobs = columns.named("vector_width", "unroll", "threads")

@@ -15,7 +15,7 @@ from ....te.cost import flops, minimum_bytes
 from ...problems.row_window import RowWindow, row_window_of
 from ...problems.window_steps import step_counts
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Derived, Floats
+from ...space.columns import Bools, Columns, Derived, Floats, derived_once
 from ...space.constraint import Constraint
 from ...space.knob import Knob
 from ...tile_sketch import TileSketch, planned
@@ -63,6 +63,7 @@ class RowWindowPlan(GpuPlan):
     def _rows(self) -> int:
         return prod(a.extent for a in self.problem.row_axes)
 
+    @derived_once
     def sizes(self, columns: Columns) -> RowWindowSizes:
         problem, accumulator = self.problem, accumulator_dtype(self.problem)
         knobs = columns.named(*(k.name for k in self.knobs))

@@ -18,7 +18,7 @@ from ....ir.stmt import Kernel
 from ....te.workload import Workload
 from ...problems.rowwise import RowwiseProblem, has_row_axis, rowwise_problem
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Derived, Floats, Ints, columns_of_setting
+from ...space.columns import Bools, Columns, Derived, Floats, Ints, columns_of_setting, derived_once
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
 from ...tile_sketch import TileSketch
@@ -115,6 +115,7 @@ class RowwisePlan(GpuPlan):
             ),
         )
 
+    @derived_once
     def sizes(self, columns: Columns) -> RowwiseSizes[Ints]:
         return rowwise_sizes(self.problem, self.target, columns)
 

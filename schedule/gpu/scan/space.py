@@ -12,7 +12,7 @@ from ....ir.expr import WARP_LANES
 from ....ir.stmt import Kernel
 from ...problems.scan import ScanProblem, scan_problem
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Derived, Floats, Ints
+from ...space.columns import Bools, Columns, Derived, Floats, Ints, derived_once
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
 from ...tile_sketch import TileSketch, planned
@@ -75,6 +75,7 @@ class ScanPlan(GpuPlan):
         )
         return (vector, *shape, items, stages, *split)
 
+    @derived_once
     def sizes(self, columns: Columns) -> ScanSizes[Ints]:
         return scan_sizes(self.problem, self.target, columns)
 

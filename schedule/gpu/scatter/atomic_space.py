@@ -15,7 +15,7 @@ from ....te.cost import flops, minimum_bytes
 from ....te.workload import Workload
 from ...problems.scatter import ScatterProblem, joint_scatter_problem
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Derived, Floats, Ints
+from ...space.columns import Bools, Columns, Derived, Floats, Ints, derived_once
 from ...space.constraint import Constraint
 from ...space.knob import Knob
 from ...tile_sketch import TileSketch
@@ -98,6 +98,7 @@ class AtomicScatterPlan(GpuPlan):
         """How many numbers the terms of a batch are."""
         return self.problem.terms * self.problem.columns
 
+    @derived_once
     def sizes(self, columns: Columns) -> AtomicScatterSizes:
         threads, width, unroll, per_sm, copies, key_parts = (columns.ints(k.name) for k in self.knobs)
         vectors = self._numbers // width

@@ -15,7 +15,7 @@ from ....te.cost import flops, minimum_bytes
 from ....te.workload import Workload
 from ...problems.scatter import ScatterProblem, scatter_problem
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Derived, Floats, Ints
+from ...space.columns import Bools, Columns, Derived, Floats, Ints, derived_once
 from ...space.constraint import Constraint
 from ...space.knob import Knob
 from ...tile_sketch import TileSketch
@@ -60,6 +60,7 @@ class PrivateScatterPlan(GpuPlan):
             ),
         )
 
+    @derived_once
     def sizes(self, columns: Columns) -> PrivateScatterSizes:
         p = self.problem
         threads, width, unroll, per_sm = (columns.ints(k.name) for k in self.knobs)

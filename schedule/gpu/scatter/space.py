@@ -15,7 +15,7 @@ from ....te.scatter import usual_count
 from ....te.workload import Workload
 from ...problems.scatter import ScatterProblem, scatter_problem
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Derived, Floats
+from ...space.columns import Bools, Columns, Derived, Floats, derived_once
 from ...space.constraint import Constraint
 from ...space.knob import Knob
 from ...tile_sketch import TileSketch
@@ -128,6 +128,7 @@ class ScatterPlan(GpuPlan):
         """How many terms a piece has that is a block's: a power of two, so that there are few pieces."""
         return max(LEAST_PIECE, 1 << (self.problem.terms // MOST_PIECES).bit_length())
 
+    @derived_once
     def sizes(self, columns: Columns) -> ScatterSizes:
         p = self.problem
         buckets, width, per_row, vectors, splits, rows, unroll, shared_rows = (columns.ints(k.name) for k in self.knobs)

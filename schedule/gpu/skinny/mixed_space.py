@@ -21,7 +21,7 @@ from ....te.narrow_floats import narrow_value
 from ....te.workload import Workload
 from ...problems.gemm import Gemm, skinny_gemm_of
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Derived, Floats, Ints
+from ...space.columns import Bools, Columns, Derived, Floats, Ints, derived_once
 from ...space.constraint import Constraint
 from ...space.enumerate import has_legal_setting
 from ...space.knob import Knob, Quantity
@@ -74,6 +74,7 @@ class SkinnyMixedPlan(GpuPlan):
             Knob("split_k", splits, "how many blocks of a cluster divide k among them"),
         )
 
+    @derived_once
     def sizes(self, columns: Columns) -> SkinnyMixedSizes[Ints]:
         return skinny_mixed_sizes(self.product, self.weights, self.scale is not None, self.target, columns)
 

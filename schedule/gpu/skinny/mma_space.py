@@ -16,7 +16,7 @@ from ....ir.stmt import Kernel
 from ....te.workload import Workload
 from ...problems.gemm import Gemm, skinny_gemm_of
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Derived, Floats, Ints
+from ...space.columns import Bools, Columns, Derived, Floats, Ints, derived_once
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
 from ...tile_sketch import TileSketch
@@ -76,6 +76,7 @@ class SkinnyMmaPlan(GpuPlan):
             ),
         )
 
+    @derived_once
     def sizes(self, columns: Columns) -> SkinnyMmaSizes[Ints]:
         return skinny_mma_sizes(self.product, self.target, columns)
 

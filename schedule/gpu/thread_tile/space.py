@@ -19,7 +19,7 @@ from ....te.evaluate import Evaluator
 from ....te.workload import Workload
 from ...problems.pointwise import Pointwise, on_own_axes, pointwise_of, with_joined_rows
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Derived, Floats
+from ...space.columns import Bools, Columns, Derived, Floats, derived_once
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
 from ...tile.delinearize import axis_indices
@@ -127,6 +127,7 @@ class ThreadTilePlan(GpuPlan):
         sizes = {self.problem.lane_axis.name: tile.width, tile.axis: tile.unroll}
         return [(a.extent, sizes.get(a.name, 1)) for a in self.problem.axes]
 
+    @derived_once
     def sizes(self, columns: Columns) -> ThreadTileSizes:
         names = ("vector_width", "unroll", "unroll_axis")
         width, unroll, axis = (columns.ints(name) for name in names)

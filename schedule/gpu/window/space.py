@@ -15,7 +15,7 @@ from ....te.cost import flops, minimum_bytes
 from ...problems.window import ReduceWindow, reduce_window_of
 from ...problems.window_steps import step_counts
 from ...sketch import Peaks
-from ...space.columns import Bools, Columns, Derived, Floats
+from ...space.columns import Bools, Columns, Derived, Floats, derived_once
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
 from ...tile.load_analysis import flat_offset
@@ -94,6 +94,7 @@ class WindowPlan(GpuPlan):
         narrow = [v for v in self._vector_widths() if v == 1 or v * size <= most]
         return tuple(v for v in narrow if v * size >= least or v == narrow[-1])
 
+    @derived_once
     def sizes(self, columns: Columns) -> WindowSizes:
         problem = self.problem
         knobs = columns.named("vector_width", "tile_w", "tile_h", "stages", "threads")
