@@ -2,11 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from ..ir.buffer import Buffer
 from ..ir.rewrite import loads_of
 from .check import check
 from .workload import Stage, Workload
+
+_checked = lru_cache(maxsize=512)(check)
+"""The decompositions of a workload have most of their steps in common."""
 
 
 def step_of(
@@ -16,7 +20,7 @@ def step_of(
     read = {load.buffer.name for s in stages for load in loads_of(s.body)} - {s.name for s in stages}
     inputs = tuple(b for b in (*whole.inputs, *intermediates) if b.name in read)
     constants = whole.constants & read
-    return check(replace(whole, inputs=inputs, stages=tuple(stages), outputs=outputs, constants=constants))
+    return _checked(replace(whole, inputs=inputs, stages=tuple(stages), outputs=outputs, constants=constants))
 
 
 def run_of(whole: Workload, stages: Sequence[Stage], begin: int, end: int) -> Workload:
