@@ -186,7 +186,8 @@ class Simplifier:
 
     def _binary(self, expr: Binary) -> Expr:
         if _is_index(expr.dtype):
-            return self.form(expr).to_expr()
+            simple = self.form(expr).to_expr()
+            return expr if simple == expr else simple  # a node knows what it reads, and its copy has to find it again
         a, b = self.simplify(expr.a), self.simplify(expr.b)  # directly: every frame counts in deep expressions
         return self._arithmetic(expr if a is expr.a and b is expr.b else Binary(expr.op, a, b))
 
