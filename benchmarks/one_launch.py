@@ -67,11 +67,14 @@ O[y, x, v < 3, u < 3] = sum over c < 32 of float32(A[y, x, c]) * float32(B[y + v
     """D: float16[2, 8, 8, 64]
 I: float16[2, 10, 10, 64]
 G[k, r < 3, s < 3, c] = sum over n < 2, y < 8, x < 8 of float32(D[n, y, x, k]) * float32(I[n, y + r, x + s, c])""",
+    """X: float32[6, 4000]
+H: float32[129]
+Y[b, i < 3872] = sum over k < 129 of H[k] * X[b, i + k]""",
     PACKED_WEIGHTS,
     STORED_KEYS,
 )
 """No operator is any of these: a product whose rows are reduced, a correlation of pixels, a gradient towards filters,
-and operands that are computed in registers."""
+a filter of many taps, and operands that are computed in registers."""
 
 
 def kernels_of(target: Target) -> tuple[str, ...]:

@@ -27,7 +27,8 @@ the first one."""
 def reductions_in_parts(stage: Stage, taken: set[str]) -> Iterator[Sequence[Stage]]:
     """Yield the stages that give what ``stage`` does, in each of these ways, where it reduces values. Their names are
     not ``taken``. There are none of a sum that is kept in 16 bits, since its parts would be rounded, and none of a
-    matrix product, whose parts are larger than its factors."""
+    matrix product, whose parts are larger than its factors. Blocks are those of a tensor that has an element for each
+    term."""
     reducer, dtype, found = stage.reducer, stage.tensor.dtype, contraction_of(stage)
     if reducer is None or reducer.is_position:
         return
@@ -35,7 +36,8 @@ def reductions_in_parts(stage: Stage, taken: set[str]) -> Iterator[Sequence[Stag
         return
     if found is None:
         yield from _along_last_axes(stage, taken)
-    if found is None or not (found.rows and found.columns):
+    axes = {a.name for a in (*stage.axes, *stage.reduce_axes)}
+    if any(axes <= free_variables(load) for load in loads_of(stage.body)):
         yield from _in_blocks(stage, Accumulation(reducer, stage.body.dtype, dtype), taken)
 
 
