@@ -11,6 +11,7 @@ from ....ir.rewrite import free_variables, loads_of
 from ....te.inline import inline_stages
 from ....te.workload import Axis, Stage, Workload
 from ...space.columns import Size
+from .ranges import range_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,12 @@ class LoopLaunch:
     def reduction(self) -> int:
         """How many points one output reduces; 1 for a map."""
         return prod(a.extent for a in self.stage.reduce_axes)
+
+    @property
+    def visited(self) -> int:
+        """How many of these a thread, or those that share an output, go through, as far as that is known."""
+        found = range_of(self.stage)
+        return self.reduction if found is None else found.likely_terms
 
 
 def launches_of(workload: Workload) -> tuple[LoopLaunch, ...]:
@@ -85,7 +92,7 @@ def tile_axes(stage: Stage) -> TileAxes | None:
     ``x`` is the innermost axis, so that neighbouring threads store neighbouring elements. ``y`` is the longest of the
     others on which some load does not depend, and ``k`` the longest of the reduction.
     """
-    if stage.reducer is None or stage.reducer.is_position or len(stage.axes) < 2:
+    if stage.reducer is None or stage.reducer.is_position or len(stage.axes) < 2 or range_of(stage) is not None:
         return None
     x, loads = stage.axes[-1], loads_of(stage.body)
     candidates = [a for a in stage.axes[:-1] if a.extent >= 4 and any(not _depends_on(load, a) for load in loads)]

@@ -15,6 +15,7 @@ from ...tile.delinearize import delinearize
 from ..block_reduce import ThreadGroup
 from .accumulators import ThreadAccumulators
 from .launches import LoopLaunch
+from .ranges import range_of, write_range
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +73,17 @@ def _write_point(
     acc = ThreadAccumulators(w, stage, (), f"{prefix}sum")
     acc.initialise(())
 
+    found = range_of(stage)
+    body = stage.body if found is None else found.body
+
     def accumulate(reduced: Mapping[str, Expr]) -> None:
         here = {**values, **reduced}
-        acc.accumulate((), substitute(stage.body, here), here)
+        acc.accumulate((), substitute(body, here), here)
 
-    _reduce(w, launch, lane, thread_group, prefix, accumulate)
+    if found is None:
+        _reduce(w, launch, lane, thread_group, prefix, accumulate)
+    else:
+        write_range(w, found, values, lane, thread_group.threads, prefix, accumulate)
     if thread_group.threads > 1:
         acc.reduce_across(thread_group)
     with w.when(None if thread_group.threads == 1 else equal(lane, 0)):

@@ -29,6 +29,7 @@ from ..peaks import GpuPeaks, gpu_peaks
 from ..term_cost import reduction_cost
 from .launches import LoopLaunch, TileAxes, heaviest, launches_of, tile_axes
 from .points import PointSizes, write_points
+from .ranges import range_of
 from .tiles import TileSizes, write_tiles
 
 YES, NO = "yes", "no"
@@ -103,7 +104,8 @@ class GpuLoopsPlan(Plan):
     @property
     def shares_loads(self) -> bool:
         """Whether outputs that are computed side by side load something once."""
-        return self.main.stage.reducer is not None and _shared_loads(self.main.stage) > 0
+        stage = self.main.stage
+        return stage.reducer is not None and range_of(stage) is None and _shared_loads(stage) > 0
 
     def tile_sizes(self, columns: Columns) -> TileSizes:
         return TileSizes(
@@ -227,12 +229,12 @@ class GpuLoopsPlan(Plan):
         return MemoryTraffic(
             blocks=sizes.blocks(launch.points),
             resident=resident,
-            rounds=sequential * -(-launch.reduction // (sizes.threads_per_output * LOADS_IN_FLIGHT)),
+            rounds=sequential * -(-launch.visited // (sizes.threads_per_output * LOADS_IN_FLIGHT)),
             memory_bytes=minimum_bytes(self.workload),
             l2_bytes=launch.points
-            * (launch.stored.tensor.dtype.bytes + launch.reduction * _bytes_per_point(launch.stage, sizes)),
-            accesses=launch.points * (launch.reduction * loaded + 1) / WARP_LANES,
-            operations=stage_flops(launch.stage),
+            * (launch.stored.tensor.dtype.bytes + launch.visited * _bytes_per_point(launch.stage, sizes)),
+            accesses=launch.points * (launch.visited * loaded + 1) / WARP_LANES,
+            operations=stage_flops(launch.stage) / launch.reduction * launch.visited,
         )
 
     def _tile_traffic(self, launch: LoopLaunch, axes: TileAxes, sizes: TileSizes, ceilings: GpuPeaks) -> MemoryTraffic:
