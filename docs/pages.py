@@ -86,6 +86,11 @@ EXPRESSIONS: tuple[tuple[str, ...], ...] = (
         "Y[b, i < 399001] = sum over k < 1000 of float32(H[k]) * float32(X[b, i + k])",
     ),
     (
+        "V: float32[2000000]",
+        "P: int32[50001]",
+        "Y[r < 50000] = sum over e < 2000000 of select(e >= int64(P[r]) and e < int64(P[r + 1]), V[e], 0.0)",
+    ),
+    (
         "A: float16[8, 4096]",
         "W: int8[4096, 4096]",
         "S: float16[4096, 32]",

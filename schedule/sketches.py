@@ -26,6 +26,7 @@ _CLASSES: Mapping[str, Mapping[str, str]] = {
         "cpu_gemm_amx": "cpu.gemm.dot_products:CPU_GEMM_AMX",
         "cpu_scan": "cpu.scan.space:CPU_SCAN",
         "cpu_scatter": "cpu.scatter.space:CPU_SCATTER",
+        "cpu_ranges": "cpu.ranges:CPU_RANGES",
     },
     "cuda": {
         "cuda_loops": "gpu.loops.space:CUDA_LOOPS",

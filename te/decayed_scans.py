@@ -19,7 +19,7 @@ from ..core.dtypes import float32, float64
 from ..ir.expr import Binary, BinaryOp, Cast, Compare, CompareOp, Const, Expr, Load, Select, Unary, UnaryOp, Var, const
 from ..ir.rewrite import free_variables, fresh_name, loads_of, substitute
 from .contraction_path import with_own_axes
-from .functions import factors_of, summands_of
+from .functions import TURNED, factors_of, summands_of
 from .workload import Axis, Reducer, Stage, Workload
 
 FEW, MANY = 8, 16
@@ -112,9 +112,9 @@ def _decayed_scan_of(stage: Stage) -> _DecayedScan | None:
         return None
     op, names = condition.op, (condition.a.name, condition.b.name)
     if names[1] == reduced.name:
-        op, names = _TURNED.get(op, op), (names[1], names[0])
+        op, names = TURNED.get(op, op), (names[1], names[0])
     axis = next((a for a in stage.axes if a.name == names[1]), None)
-    if names[0] != reduced.name or axis is None or axis.extent != reduced.extent or op not in _TURNED:
+    if names[0] != reduced.name or axis is None or axis.extent != reduced.extent or op not in TURNED:
         return None
     reverse = op in (CompareOp.GE, CompareOp.GT)
     weights: list[_Weight] = []
@@ -136,14 +136,6 @@ def _decayed_scan_of(stage: Stage) -> _DecayedScan | None:
 
     value = substitute(reduce(mul, rest), {reduced.name: Var(axis.name)})
     return _DecayedScan(stage, axis, weight, value, reverse, op in (CompareOp.LT, CompareOp.GT))
-
-
-_TURNED = {
-    CompareOp.LE: CompareOp.GE,
-    CompareOp.LT: CompareOp.GT,
-    CompareOp.GE: CompareOp.LE,
-    CompareOp.GT: CompareOp.LT,
-}
 
 
 def _weight(e: Expr, place: str, term: str, reverse: bool) -> tuple[_Weight, list[Expr]] | None:

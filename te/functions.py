@@ -205,6 +205,15 @@ def dtype_of(dtype: str | DType) -> DType:
     return found
 
 
+TURNED = {
+    CompareOp.LE: CompareOp.GE,
+    CompareOp.LT: CompareOp.GT,
+    CompareOp.GE: CompareOp.LE,
+    CompareOp.GT: CompareOp.LT,
+}
+"""What an order of two values is called the other way round."""
+
+
 def factors_of(e: Expr) -> Iterator[Expr]:
     """Yield what is multiplied in an expression: itself, where it is no product."""
     if isinstance(e, Binary) and e.op is BinaryOp.MUL:

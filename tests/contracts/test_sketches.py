@@ -79,6 +79,7 @@ def _workloads() -> tuple[Workload, ...]:
         *PAIRWISE,
         CORRELATION,
         FILTER,
+        RAGGED,
         WEIGHT_GRADIENT,
         DEPTHWISE_GRADIENT,
         ROTARY,
@@ -405,6 +406,11 @@ CORRELATION = (
 """Products of pixels and displaced pixels."""
 FILTER = "X: float32[3, 300]\nH: float32[41]\nY[b, i < 260] = sum over k < 41 of H[k] * X[b, i + k]"
 """A filter of many taps."""
+RAGGED = (
+    "V: float32[600]\nP: int32[33]\n"
+    "Y[r < 32] = sum over e < 600 of select(e >= int64(P[r]) and e < int64(P[r + 1]), V[e], 0.0)"
+)
+"""Sums over ranges that are read from memory."""
 WEIGHT_GRADIENT = (
     "D: float16[2, 8, 8, 64]\nI: float16[2, 8, 8, 64]\n"
     "G[k, r < 3, s < 3, c] = sum over n < 2, y < 8, x < 8 of float32(D[n, y, x, k]) * select(y + r >= 1 and "

@@ -11,7 +11,7 @@ from ....ir.rewrite import free_variables, loads_of
 from ....te.inline import inline_stages
 from ....te.workload import Axis, Stage, Workload
 from ...space.columns import Size
-from .ranges import range_of
+from ...tile.ranges import range_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,10 @@ from ....te.functions import equal
 from ....te.workload import Axis
 from ...space.columns import Size
 from ...tile.delinearize import delinearize
+from ...tile.ranges import range_of, write_range
 from ..block_reduce import ThreadGroup
 from .accumulators import ThreadAccumulators
 from .launches import LoopLaunch
-from .ranges import range_of, write_range
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from ...space.columns import Bools, Columns, Derived, Floats, Ints, columns_of_s
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
 from ...tile.load_analysis import flat_offset
+from ...tile.ranges import range_of
 from ...tile_sketch import Plan, TileSketch
 from ..memory_prior import MemoryTraffic, memory_bound_seconds
 from ..occupancy import MOST_BLOCKS, limits_of
@@ -29,7 +30,6 @@ from ..peaks import GpuPeaks, gpu_peaks
 from ..term_cost import reduction_cost
 from .launches import LoopLaunch, TileAxes, heaviest, launches_of, tile_axes
 from .points import PointSizes, write_points
-from .ranges import range_of
 from .tiles import TileSizes, write_tiles
 
 YES, NO = "yes", "no"

@@ -14,14 +14,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
 
-from ....core.dtypes import INDEX
-from ....ir.build import Writer
-from ....ir.expr import Compare, CompareOp, Const, Expr, Select, Var, conjunction, index, maximum, minimum
-from ....ir.rewrite import free_variables, loads_of, substitute
-from ....te.functions import cast, within
-from ....te.workload import Axis, Stage
-from ...tile.accumulation import Accumulation
-from ...tile.masked_loads import conjuncts
+from ...core.dtypes import INDEX
+from ...ir.build import Writer
+from ...ir.expr import Compare, CompareOp, Const, Expr, Select, Var, conjunction, index, maximum, minimum
+from ...ir.rewrite import free_variables, loads_of, substitute
+from ...te.functions import TURNED, cast, within
+from ...te.workload import Axis, Stage
+from .accumulation import Accumulation
+from .masked_loads import conjuncts
 
 LEVELS = 4
 """So many loops stand around each other."""
@@ -114,19 +114,11 @@ def _bound(condition: Expr, name: str) -> tuple[Expr, bool] | None:
         return None
     a, b, op = condition.a, condition.b, condition.op
     if b == Var(name):
-        a, b, op = b, a, _TURNED.get(op, op)
-    if a != Var(name) or name in free_variables(b) or op not in _TURNED:
+        a, b, op = b, a, TURNED.get(op, op)
+    if a != Var(name) or name in free_variables(b) or op not in TURNED:
         return None
     bound = cast(b, INDEX)
     return (bound + 1 if op in (CompareOp.GT, CompareOp.LE) else bound), op in (CompareOp.GT, CompareOp.GE)
-
-
-_TURNED = {
-    CompareOp.LE: CompareOp.GE,
-    CompareOp.LT: CompareOp.GT,
-    CompareOp.GE: CompareOp.LE,
-    CompareOp.GT: CompareOp.LT,
-}
 
 
 def _side(extent: int, threads: int) -> int:

@@ -12,10 +12,15 @@ from tilewright.codegen.lowering import finish
 from tilewright.ir.interpret import interpret
 from tilewright.ir.stmt import For, walk_statements
 from tilewright.ir.verify import verify
-from tilewright.schedule.gpu.loops.ranges import range_of
+from tilewright.runtime.devices import host_target
+from tilewright.runtime.module import load_module
+from tilewright.schedule.cpu.ranges import CPU_RANGES
 from tilewright.schedule.gpu.loops.space import CUDA_LOOPS as SKETCH
+from tilewright.schedule.sketches import sketches_for
+from tilewright.schedule.tile.ranges import range_of
 from tilewright.te.parse import parse_workload
 from tilewright.te.reference import reference
+from tilewright.te.workload import Workload
 
 ROWS, TERMS = 40, 300
 _INSIDE = "e >= int64(P[r]) and e < int64(P[r + 1])"
@@ -37,12 +42,29 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_ranges_of_any_length_are_reduced(case: str, threads: int) -> None:
     """Some are empty, some go beyond the last term, and some begin behind their end."""
-    workload, rng = parse_workload(CASES[case]), np.random.default_rng(3)
-    inputs = {b.name: _drawn(b.shape, b.dtype.is_float, rng) for b in workload.inputs}
+    workload, inputs = _inputs_of(case)
     schedule = legal_schedule_of(SKETCH, workload, H200, threads_per_output=threads)
     kernel = finish(SKETCH.lower(workload, H200, schedule), H200)
     verify(kernel)
-    got, wanted = interpret(kernel, inputs)["Y"], reference(workload, inputs)["Y"]
+    _assert_same(interpret(kernel, inputs)["Y"], reference(workload, inputs)["Y"])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_processor_goes_through_them_as_well(case: str) -> None:
+    workload, inputs = _inputs_of(case)
+    target = host_target("llvm")
+    assert next(iter(sketches_for(workload, target))).name == "cpu_ranges"
+    module = load_module(workload, CPU_RANGES.space(workload, target).schedule(0), target)
+    (got,) = module(*(inputs[b.name] for b in workload.inputs))
+    _assert_same(got, reference(workload, inputs)["Y"])
+
+
+def _inputs_of(case: str) -> tuple[Workload, dict[str, NDArray[Any]]]:
+    workload, rng = parse_workload(CASES[case]), np.random.default_rng(3)
+    return workload, {b.name: _drawn(b.shape, b.dtype.is_float, rng) for b in workload.inputs}
+
+
+def _assert_same(got: Any, wanted: Any) -> None:
     np.testing.assert_allclose(np.asarray(got, np.float64), np.asarray(wanted, np.float64), rtol=1e-5, atol=1e-4)
 
 
