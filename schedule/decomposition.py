@@ -150,7 +150,7 @@ def cpu_decompositions(
     everything but sums of products, and no class reduces these at once. Long rows of a softmax have one in chunks, and
     reductions across rows one in ``blocks``."""
     found = decompositions(workload, lambda step: has_class(step) or not any(map(contraction_of, step.stages)))
-    own = (REDUCED_PRODUCTS, LEVELS, AS_WRITTEN, GATHERED_LAST, DOUBLED_SCANS)
+    own = (REDUCED_PRODUCTS, LEVELS, AS_WRITTEN, GATHERED_LAST, DOUBLED_SCANS, OUTER_FIRST)
     left_out = [name for name, _ in found if name in own or name.endswith(SPLIT_K)]
     return [
         *((name, steps) for name, steps in found if name not in left_out),
