@@ -36,7 +36,7 @@ def reductions_in_parts(stage: Stage, taken: set[str]) -> Iterator[Sequence[Stag
         return
     if found is None:
         yield from _along_last_axes(stage, taken)
-    axes = {a.name for a in (*stage.axes, *stage.reduce_axes)}
+    axes = {a.name for a in (*stage.axes, *stage.reduce_axes) if a.extent > 1}
     if any(axes <= free_variables(load) for load in loads_of(stage.body)):
         yield from _in_blocks(stage, Accumulation(reducer, stage.body.dtype, dtype), taken)
 
