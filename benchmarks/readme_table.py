@@ -22,7 +22,7 @@ ROWS: dict[str, tuple[str, ...]] = {
     "expressions of odd shapes: pitches, long rows, other axes": (
         "2026-11-28-h200-memory-odd",
         "2026-11-28-h200-memory-odd-norms",
-        "2026-11-29-h200-memory-running-sums",
+        "2026-11-29-h200-memory-running-sums-9d06a90b",
         "2026-11-29-h200-memory-scatters",
     ),
     "attention": (
@@ -55,7 +55,7 @@ ROWS: dict[str, tuple[str, ...]] = {
     ),
     "grouped products (experts), bfloat16": ("2026-11-28-h200-grouped",),
     "whole models, float16": ("2026-11-27-h200-models",),
-    "single modules, float32, in training mode": ("2026-11-28-h100-modules",),
+    "single modules, float32, in training mode": ("2026-11-29-h200-modules",),
     "whole models, float32, batch 1, processor": ("2026-11-27-epyc-2-cores-cpu-models",),
     "the same on an Intel Xeon": ("2026-11-28-xeon-2-cores-cpu-models",),
     "all operators, and odd shapes, processor": (
@@ -76,6 +76,7 @@ EARLIER_PEERS: dict[str, tuple[str, ...]] = {
         "2026-11-27-h200-memory-odd",
         "2026-11-28-h200-memory-odd-240196b4",
         "2026-11-28-h200-memory-odd-9deddbae",
+        "2026-11-29-h200-memory-running-sums",
     ),
     "pointwise convolutions of MobileNetV2, float16": (
         "2026-11-27-h200-convolution-pointwise",
