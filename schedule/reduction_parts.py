@@ -7,7 +7,7 @@ partial[b, j] = sum over p of X[16 * b + p, j]    total[]  = sum over b, j of pa
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import combinations, product
+from itertools import chain, combinations, product
 from math import prod
 
 from ..ir.buffer import Buffer
@@ -19,9 +19,11 @@ from ..te.functions import cast, within
 from ..te.workload import Axis, Reducer, Stage
 from .tile.accumulation import Accumulation
 
-_BLOCKS = (16, 32, 8, *range(64, 3, -1))
-"""So many elements are reduced at once in what is reduced in blocks: the first of these that divides the axis, or else
-the first one."""
+_LARGE_BLOCKS, _BLOCKS = (64, 32), (16, 32, 8, *range(64, 3, -1))
+"""So many elements are reduced at once in what is reduced in blocks: the first of the large ones that divides the axis
+and leaves many parts, or else the first of the others that divides it, or else 16."""
+_MANY_PARTS = 1 << 18
+"""So many parts are as many as the threads that a large GPU runs at once. More of them cost memory traffic."""
 
 
 def reductions_in_parts(stage: Stage, taken: set[str]) -> Iterator[Sequence[Stage]]:
@@ -80,10 +82,12 @@ def _in_blocks(stage: Stage, how: Accumulation, taken: set[str]) -> Iterator[Seq
     along = dict.fromkeys(name for load in loads_of(stage.body) for name in _contiguous_axes(load) if name in axes)
     tensor_name, *names = (fresh_name(name, taken) for name in ("partial", "block", "place", "blocks"))
     reduced = sorted(stage.reduce_axes, key=lambda a: a.name not in along)
+    points = prod(a.extent for a in axes.values())
     for axis, row in product(reduced, along):
         if axis.name == row and len(reduced) > 1:
             continue
-        size = next((n for n in _BLOCKS if axis.extent % n == 0), _BLOCKS[0])
+        large = (n for n in _LARGE_BLOCKS if axis.extent % n == 0 and points >= n * _MANY_PARTS)
+        size = next(chain(large, (n for n in _BLOCKS if axis.extent % n == 0)), _BLOCKS[0])
         count = -(-axis.extent // size)
         block, place, total = (Axis(name, extent) for name, extent in zip(names, (count, size, count), strict=True))
         others = [a for a in axes.values() if a.name not in (axis.name, row)]
