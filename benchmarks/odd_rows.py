@@ -278,6 +278,58 @@ def confusion(terms: int, classes: int) -> OddRow:
     return OddRow(None, {"text": text}, peer, reads=True)
 
 
+def filtered(batch: int, length: int, taps: int, dtype: str) -> OddRow:
+    """A finite impulse response filter of signals, added up in float32."""
+    here, found = "float32({})" if dtype != "float32" else "{}", length - taps + 1
+    text = f"X: {dtype}[{batch}, {length}]\nH: {dtype}[{taps}]\nS[b, i < {found}] = sum over k < {taps} of "
+    text += f"{here.format('X[b, i + k]')} * {here.format('H[k]')}\nY[b, i] = {dtype}(S[b, i])"
+    return OddRow(None, {"text": text}, lambda x, h: functional.conv1d(x[:, None], h[None, None])[:, 0])
+
+
+def filtered_columns(length: int, columns: int, taps: int) -> OddRow:
+    """The same of signals that are columns."""
+    text = f"X: float32[{length}, {columns}]\nH: float32[{taps}]\n"
+    text += f"Y[i < {length - taps + 1}, c] = sum over k < {taps} of H[k] * X[i + k, c]"
+    return OddRow(None, {"text": text}, lambda x, h: functional.conv2d(x[None, None], h[None, None, :, None])[0, 0])
+
+
+def sliding_max(batch: int, length: int, width: int) -> OddRow:
+    text = f"X: float32[{batch}, {length}]\nY[b, i < {length - width + 1}] = max over k < {width} of X[b, i + k]"
+    return OddRow(None, {"text": text}, lambda x: functional.max_pool1d(x[:, None], width, 1)[:, 0])
+
+
+def correlation(length: int, lags: int) -> OddRow:
+    """Of two signals, at each lag."""
+    text = f"A: float32[{length}]\nB: float32[{length + lags}]\n"
+    text += f"Y[lag < {lags}] = sum over t < {length} of A[t] * B[t + lag]"
+    return OddRow(None, {"text": text}, lambda a, b: functional.conv1d(b[None, None], a[None, None])[0, 0, :lags])
+
+
+def difference_of_neighbours(length: int) -> OddRow:
+    """The sum of all absolute differences of neighbours."""
+    text = f"X: float32[{length}]\nY[] = sum over i < {length - 1} of abs(X[i + 1] - X[i])"
+    return OddRow(None, {"text": text}, lambda x: (x[1:] - x[:-1]).abs().sum(), reads=True)
+
+
+def total_variation(batch: int, channels: int, side: int) -> OddRow:
+    text = f"X: float32[{batch}, {channels}, {side}, {side}]\n"
+    text += f"Y[] = sum over b < {batch}, c < {channels}, i < {side - 1}, j < {side - 1} of "
+    text += "abs(X[b, c, i + 1, j] - X[b, c, i, j]) + abs(X[b, c, i, j + 1] - X[b, c, i, j])"
+
+    def peer(x: torch.Tensor) -> torch.Tensor:
+        corner = x[:, :, :-1, :-1]
+        return ((x[:, :, 1:, :-1] - corner).abs() + (x[:, :, :-1, 1:] - corner).abs()).sum()
+
+    return OddRow(None, {"text": text}, peer, reads=True)
+
+
+def traces(batch: int, side: int) -> OddRow:
+    """The trace of the product of each pair of matrices."""
+    text = "".join(f"{name}: float32[{batch}, {side}, {side}]\n" for name in "AB")
+    text += f"Y[b] = sum over i < {side}, j < {side} of A[b, i, j] * B[b, j, i]"
+    return OddRow(None, {"text": text}, lambda a, b: (a * b.mT).sum((1, 2)), reads=True)
+
+
 F16, F32 = "float16", "float32"
 
 GPU_ROWS: Mapping[str, OddRow] = {
@@ -325,6 +377,14 @@ GPU_ROWS: Mapping[str, OddRow] = {
     "odd-bincount-1000000-50000": bincount(1_000_000, 50_000),
     "odd-histogram-10000000-256-f32": histogram(10_000_000, 256),
     "odd-confusion-1000000-10": confusion(1_000_000, 10),
+    "odd-filter_129-32x400000": filtered(32, 400_000, 129, F16),
+    "odd-filter_129-32x400000-f32": filtered(32, 400_000, 129, F32),
+    "odd-filter_columns_129-10000x1280-f32": filtered_columns(10_000, 1280, 129),
+    "odd-sliding_max_129-32x400000-f32": sliding_max(32, 400_000, 129),
+    "odd-correlation_1024-100000-f32": correlation(100_000, 1024),
+    "odd-differences-16777217-f32": difference_of_neighbours(16_777_217),
+    "odd-total_variation-64x3x512x512-f32": total_variation(64, 3, 512),
+    "odd-traces-256x512x512-f32": traces(256, 512),
 }
 
 CPU_ROWS: Mapping[str, OddRow] = {
