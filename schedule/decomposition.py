@@ -53,7 +53,15 @@ from ..te.sums_of_products import with_single_products
 from ..te.workload import Axis, Reducer, Stage, Workload
 from .parallel_split_k import with_split_products
 from .pixel_blocks import with_pixel_blocks
-from .reduction_parts import element_of, in_order_of_load, largest, reads_across, reductions_in_parts
+from .reduction_parts import (
+    LARGE_BLOCKS,
+    SMALL_BLOCKS,
+    element_of,
+    in_order_of_load,
+    largest,
+    reads_across,
+    reductions_in_parts,
+)
 from .step_chain import Decomposer
 from .tile.delinearize import axis_indices
 
@@ -325,7 +333,8 @@ def _in_parts(
 
     if have_classes([stage]):
         return [stage]
-    parts_of = (_products(stage, taken, form), _pairs(stage, taken), reductions_in_parts(stage, taken))
+    blocks = LARGE_BLOCKS if form == BLOCKS else SMALL_BLOCKS
+    parts_of = (_products(stage, taken, form), _pairs(stage, taken), reductions_in_parts(stage, taken, blocks))
     for *first, last in chain.from_iterable(parts_of):
         parts = [*(with_own_axes(s, taken) for s in first), last]
         if have_classes(parts):

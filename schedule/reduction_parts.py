@@ -7,7 +7,7 @@ partial[b, j] = sum over p of X[16 * b + p, j]    total[]  = sum over b, j of pa
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain, combinations, product
+from itertools import combinations, product
 from math import prod
 
 from ..ir.buffer import Buffer
@@ -19,14 +19,15 @@ from ..te.functions import cast, within
 from ..te.workload import Axis, Reducer, Stage
 from .tile.accumulation import Accumulation
 
-_LARGE_BLOCKS, _BLOCKS = (64, 32), (16, 32, 8, *range(64, 3, -1))
-"""So many elements are reduced at once in what is reduced in blocks: the first of the large ones that divides the axis
-and leaves many parts, or else the first of the others that divides it, or else 16."""
-_MANY_PARTS = 1 << 18
-"""So many parts are as many as the threads that a large GPU runs at once. More of them cost memory traffic."""
+SMALL_BLOCKS = (16, 32, 8, *range(64, 3, -1))
+"""So many elements are reduced at once in what is reduced in blocks: the first of these that divides the axis, or else
+the first one."""
+LARGE_BLOCKS = (64, *SMALL_BLOCKS)
+"""The same where blocks may be larger. A processor takes a fifth less time with them. An H200 takes a sixth more where
+a thread reads pieces of rows that are 256 bytes long."""
 
 
-def reductions_in_parts(stage: Stage, taken: set[str]) -> Iterator[Sequence[Stage]]:
+def reductions_in_parts(stage: Stage, taken: set[str], blocks: Sequence[int]) -> Iterator[Sequence[Stage]]:
     """Yield the stages that give what ``stage`` does, in each of these ways, where it reduces values. Their names are
     not ``taken``. There are none of a sum that is kept in 16 bits, since its parts would be rounded, and none of a
     matrix product, whose parts are larger than its factors. Blocks are those of a tensor that has an element for each
@@ -40,13 +41,13 @@ def reductions_in_parts(stage: Stage, taken: set[str]) -> Iterator[Sequence[Stag
         yield from _along_last_axes(stage, taken)
     axes = {a.name for a in (*stage.axes, *stage.reduce_axes) if a.extent > 1}
     if any(axes <= free_variables(load) for load in loads_of(stage.body)):
-        yield from _in_blocks(stage, Accumulation(reducer, stage.body.dtype, dtype), taken)
+        yield from _in_blocks(stage, Accumulation(reducer, stage.body.dtype, dtype), taken, blocks)
 
 
 def reads_across(stage: Stage) -> bool:
     """Return whether a stage reduces many elements of two tensors, each of which has its rows along an axis that leads
     across the rows of the other one, as a matrix and a transposed one."""
-    if stage.reducer is None or prod(a.extent for a in stage.reduce_axes) <= max(_BLOCKS):
+    if stage.reducer is None or prod(a.extent for a in stage.reduce_axes) <= max(SMALL_BLOCKS):
         return False
     loads = [(set(_contiguous_axes(load)), free_variables(load)) for load in loads_of(stage.body)]
     return any(
@@ -73,7 +74,7 @@ def _along_last_axes(stage: Stage, taken: set[str]) -> Iterator[Sequence[Stage]]
             yield [parts, replace(total, tensor=moved, axes=ordered), copy]
 
 
-def _in_blocks(stage: Stage, how: Accumulation, taken: set[str]) -> Iterator[Sequence[Stage]]:
+def _in_blocks(stage: Stage, how: Accumulation, taken: set[str], sizes: Sequence[int]) -> Iterator[Sequence[Stage]]:
     """Yield stages that reduce a few elements along one axis first, with the rows of a tensor as the fastest axis of
     what is left, so that threads read neighbours: of elements and of those beside them, as in differences. Where
     another tensor has its rows along the axis that is reduced, as a transposed matrix, a thread reads a piece of a row
@@ -82,12 +83,10 @@ def _in_blocks(stage: Stage, how: Accumulation, taken: set[str]) -> Iterator[Seq
     along = dict.fromkeys(name for load in loads_of(stage.body) for name in _contiguous_axes(load) if name in axes)
     tensor_name, *names = (fresh_name(name, taken) for name in ("partial", "block", "place", "blocks"))
     reduced = sorted(stage.reduce_axes, key=lambda a: a.name not in along)
-    points = prod(a.extent for a in axes.values())
     for axis, row in product(reduced, along):
         if axis.name == row and len(reduced) > 1:
             continue
-        large = (n for n in _LARGE_BLOCKS if axis.extent % n == 0 and points >= n * _MANY_PARTS)
-        size = next(chain(large, (n for n in _BLOCKS if axis.extent % n == 0)), _BLOCKS[0])
+        size = next((n for n in sizes if axis.extent % n == 0), sizes[0])
         count = -(-axis.extent // size)
         block, place, total = (Axis(name, extent) for name, extent in zip(names, (count, size, count), strict=True))
         others = [a for a in axes.values() if a.name not in (axis.name, row)]
