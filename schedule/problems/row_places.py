@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from ...ir.buffer import Buffer
 from ...ir.expr import Expr, Load, Var
 from ...ir.linear_form import LinearForm, affine_form
-from ...ir.rewrite import loads_of
+from ...ir.rewrite import free_variables, loads_of
 from ...te.workload import Axis
 
 _LONGEST_VECTOR = 16
@@ -70,3 +70,31 @@ def _begins_whole_vectors(buffer: Buffer, offset: tuple[int, ...]) -> bool:
     0."""
     steps = zip(offset, buffer.strides, strict=True)
     return not offset[-1] and all(n * stride % _LONGEST_VECTOR == 0 for n, stride in steps)
+
+
+def kind_of(load: Load, own: Sequence[LinearForm | None], extents: Mapping[str, int]) -> str | None:
+    """Return which of the loads in ``RowwiseProblem`` it is: ``row input``, which is read at the indices ``own``,
+    ``broadcast`` or ``segment``; None for any other. ``extents``: those of all axes, the last column axis last."""
+    forms = [f for f in map(affine_form, load.indices) if f is not None]
+    if load.mask is not None or len(forms) < len(load.indices):
+        return None
+    last = list(extents)[-1]
+    if not any(last in f.variables for f in forms):
+        return "segment"
+    # The first two are read whole, also where a body reads them under a condition.
+    inside = all(is_below(f, extents, extent) for f, extent in zip(forms, load.buffer.shape, strict=True))
+    if forms == own:
+        return "row input" if inside else None
+    plain = inside and forms[-1:] == variable_forms([last]) and not any(last in f.variables for f in forms[:-1])
+    return "broadcast" if plain else None
+
+
+def is_neighbour(load: Load, own: Sequence[LinearForm | None]) -> bool:
+    """Return whether a load reads its own row so many columns further on."""
+    apart = _offset(load, own)
+    return apart is not None and not any(apart[:-1])
+
+
+def is_along_a_row(load: Load, column: str) -> bool:
+    """Return whether a load depends on the last column axis by its last index alone."""
+    return load.mask is None and not any(column in free_variables(i) for i in load.indices[:-1])

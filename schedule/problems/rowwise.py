@@ -9,7 +9,8 @@ G is broadcast along the rows. B and total depend on the row alone.
     Z[i, j] = X[i, j] / total[i] * C[i, j % 64] - X[i, (j + 64) % 128] / total[i] * S[i, j % 64]
 
 The outputs may also read elements of any row of a tensor at other columns: half a row further on, as in rotary
-embeddings. Kernels load these once more, from memory that is close by then.
+embeddings. Kernels load these once more, from memory that is close by then. Reductions of long rows may read neighbours
+in the same row, as in ``sum over k of abs(X[i, k + 1] - X[i, k])``.
 
     total[c] = sum over n, p of X[n, c, p]
     Z[n, c, p] = X[n, c, p] / total[c]
@@ -27,7 +28,7 @@ from typing import TypeVar
 from ...core.dtypes import float32, float64
 from ...ir.buffer import Buffer
 from ...ir.expr import Binary, BinaryOp, Const, Expr, Load, Ramp, Unary, UnaryOp, Var, index, minimum, walk
-from ...ir.linear_form import LinearForm, affine_form
+from ...ir.linear_form import affine_form
 from ...ir.rewrite import free_variables, loads_of, map_loads, substitute
 from ...te.dynamic import row_extent
 from ...te.inline import MAX_INLINED_NODES, inline_stages
@@ -36,7 +37,15 @@ from ..tile.accumulation import Accumulation
 from ..tile.contiguous import contiguous_over
 from ..tile.delinearize import axis_indices, delinearize
 from ..tile.pieces import LoadedSpan, span_of
-from .row_places import dimensions_of, is_below, row_offsets, variable_forms, with_axes_of_one
+from .row_places import (
+    dimensions_of,
+    is_along_a_row,
+    is_neighbour,
+    kind_of,
+    row_offsets,
+    variable_forms,
+    with_axes_of_one,
+)
 
 T = TypeVar("T")
 
@@ -79,8 +88,9 @@ class RowwiseProblem:
 
     ``rows`` and ``columns`` are the extents of the axes. Bodies call these axes ``row_axis(n)`` and ``column_axis(n)``.
     ``row_inputs`` are read at exactly (rows, columns). The last index of ``broadcast_loads`` is the last column axis,
-    on which their other indices do not depend. The last index of ``other_loads``, which only elementwise outputs have,
-    depends on this axis in any way, and a condition may keep them inside their tensors. Every other load depends on the
+    on which their other indices do not depend. The last index of ``other_loads``, which elementwise outputs
+    have, depends on this axis in any way, and a condition may keep them inside their tensors. Those of reductions are
+    neighbours in row inputs. Every other load depends on the
     row, or on the row and the segment: on any axes but the last column axis. A reduction reads only ``reductions`` that
     stand before it, and those at its own row. ``elementwise_outputs`` have row and column axes, ``per_row_outputs``
     have row axes only. ``order``: along which of the axes (rows, columns) each dimension of row inputs and elementwise
@@ -299,6 +309,12 @@ class RowwiseProblem:
         return False
 
     @property
+    def extents(self) -> dict[str, int]:
+        """The extents of all axes of bodies, by name."""
+        extents = {row_axis(n): extent for n, extent in enumerate(self.rows)}
+        return extents | {column_axis(n): extent for n, extent in enumerate(self.columns)}
+
+    @property
     def output_operands(self) -> tuple[Load, ...]:
         """What elementwise outputs read along a row, beside the row inputs. Of ``other_loads`` there is one of each
         other tensor: what else they read is often the same vector."""
@@ -311,9 +327,7 @@ class RowwiseProblem:
         reads each element alone: where vectors begin anywhere, or run over several axes, and as ``span_of`` says."""
         if self.columns[-1] % vector:
             return None
-        extents = {row_axis(n): extent for n, extent in enumerate(self.rows)}
-        extents |= {column_axis(n): extent for n, extent in enumerate(self.columns)}
-        return span_of(load, column_axis(len(self.columns) - 1), vector, extents)
+        return span_of(load, column_axis(len(self.columns) - 1), vector, self.extents)
 
     def broadcasts_in(self, bodies: Sequence[Expr]) -> tuple[Load, ...]:
         """Return the broadcast loads of some bodies, each once."""
@@ -332,6 +346,9 @@ def column_axis(n: int) -> str:
 
 
 _ROW_AXIS, _COLUMN_AXIS = "row#", "column#"
+_LONG_ROW = 1024
+"""Reductions over several axes read neighbours in rows of at least so many elements; shorter ones are reduced in blocks
+(``reduction_parts``)."""
 _ROUNDED = 1e-6
 """The reciprocal of a number in float32 is off by less than this."""
 
@@ -352,11 +369,12 @@ def in_order(axes: tuple[T, ...], order: tuple[int, ...], of_one: T) -> tuple[T,
     return tuple(of_one if n < 0 else axes[n] for n in order) if order else axes
 
 
-def rowwise_problem(workload: Workload) -> RowwiseProblem | None:
+def rowwise_problem(workload: Workload, *, neighbours: bool = False) -> RowwiseProblem | None:
     """Return the workload as work on rows, or None where it is no such work.
 
     It is none where a reduction leaves out the last dimension of what it reads, is over other axes than the other
-    reductions, or reads something that belongs to another row or column.
+    reductions, or reads something that belongs to another row or column. With ``neighbours`` reductions of
+    long rows may read row inputs at columns further on, too, by as many of them everywhere.
     """
     stages = inlined_into_readers(inline_stages(workload))
     reducing = [s for s in stages if s.reducer is not None] if stages else []
@@ -387,7 +405,8 @@ def rowwise_problem(workload: Workload) -> RowwiseProblem | None:
             at_row = tuple(Var(row_axis(n)) for n in range(len(axes.rows)))
             per_row.append(ComputedTensor(r.tensor, Load(r.tensor, at_row)))
     problem = _with_loads(
-        RowwiseProblem(axes.rows, axes.columns, (), (), (*reductions,), (*elementwise,), (*per_row,), order=axes.order)
+        RowwiseProblem(axes.rows, axes.columns, (), (), (*reductions,), (*elementwise,), (*per_row,), order=axes.order),
+        neighbours=neighbours and (len(axes.columns) == 1 or axes.columns[-1] >= _LONG_ROW),
     )
     extent = row_extent(workload)
     if problem is None or extent is None:
@@ -513,8 +532,9 @@ def inlined_into_readers(workload: Workload) -> tuple[Stage, ...] | None:
     return tuple(stages)
 
 
-def _with_loads(p: RowwiseProblem) -> RowwiseProblem | None:
-    """Return the problem with what it reads, or None where a load is not one that it allows."""
+def _with_loads(p: RowwiseProblem, *, neighbours: bool) -> RowwiseProblem | None:
+    """Return the problem with what it reads, or None where a load is not one that it allows. ``neighbours``: whether
+    reductions may read some."""
     row_names = [row_axis(n) for n in range(len(p.rows))]
     column_names = [column_axis(n) for n in range(len(p.columns))]
     row_inputs: dict[str, Buffer] = {}
@@ -523,7 +543,6 @@ def _with_loads(p: RowwiseProblem) -> RowwiseProblem | None:
     results = {r.tensor.name: r for r in p.reductions}
     first = [affine_form(i) for i in p.own_indices]
     offsets = row_offsets([r.body for r in p.reductions], first)
-    extents = dict(zip((*row_names, *column_names), (*p.rows, *p.columns), strict=True))
     reduced, elementwise = [r.body for r in p.reductions], [c.body for c in p.elementwise_outputs]
     for n, body in enumerate((*reduced, *elementwise, *(c.body for c in p.per_row_outputs))):
         is_elementwise = 0 <= n - len(reduced) < len(elementwise)
@@ -531,8 +550,9 @@ def _with_loads(p: RowwiseProblem) -> RowwiseProblem | None:
             own = first
             if load.buffer in offsets:
                 own = [f and f + offset for f, offset in zip(first, offsets[load.buffer], strict=True)]
-            kind = _kind_of(load, own, extents)
-            if kind is None and is_elementwise and _is_along_a_row(load, column_names[-1]):
+            kind = kind_of(load, own, p.extents)
+            is_read = is_elementwise and is_along_a_row(load, column_names[-1])
+            if kind is None and (is_read or (neighbours and n < len(reduced) and is_neighbour(load, own))):
                 kind = "other"
             if kind is None:
                 return None
@@ -550,6 +570,8 @@ def _with_loads(p: RowwiseProblem) -> RowwiseProblem | None:
     if any(_is_product(r.body, p, row_inputs) for r in p.reductions):
         return None
     if not row_inputs or any(not _reads(r.body, row_inputs) for r in p.reductions):
+        return None
+    if any(load in others and load.buffer.name not in row_inputs for body in reduced for load in loads_of(body)):
         return None
     tensors = tuple(row_inputs.values())
     at = tuple(offsets.get(b, (0,) * len(b.shape)) for b in tensors) if offsets else ()
@@ -573,25 +595,3 @@ def _columns_of(load: Load) -> int:
 
 def _reads(body: Expr, tensors: Mapping[str, Buffer]) -> bool:
     return any(load.buffer.name in tensors for load in loads_of(body))
-
-
-def _kind_of(load: Load, own: Sequence[LinearForm | None], extents: Mapping[str, int]) -> str | None:
-    """Return which of the loads in ``RowwiseProblem`` it is: ``row input``, which is read at the indices ``own``,
-    ``broadcast`` or ``segment``; None for any other. ``extents``: those of all axes, the last column axis last."""
-    forms = [f for f in map(affine_form, load.indices) if f is not None]
-    if load.mask is not None or len(forms) < len(load.indices):
-        return None
-    last = list(extents)[-1]
-    if not any(last in f.variables for f in forms):
-        return "segment"
-    # The first two are read whole, also where a body reads them under a condition.
-    inside = all(is_below(f, extents, extent) for f, extent in zip(forms, load.buffer.shape, strict=True))
-    if forms == own:
-        return "row input" if inside else None
-    plain = inside and forms[-1:] == variable_forms([last]) and not any(last in f.variables for f in forms[:-1])
-    return "broadcast" if plain else None
-
-
-def _is_along_a_row(load: Load, column: str) -> bool:
-    """Return whether a load depends on the last column axis by its last index alone."""
-    return load.mask is None and not any(column in free_variables(i) for i in load.indices[:-1])

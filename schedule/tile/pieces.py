@@ -22,7 +22,7 @@ from .load_analysis import conditions_inside
 from .masked_loads import MaskedLoad, conjuncts
 from .stage_body import scalar_at
 
-_LANE, _PIECE = Var("lane#"), Var("piece#")
+LANE, _PIECE = Var("lane#"), Var("piece#")
 
 
 def lanes_of_piece(masked: MaskedLoad, axis: str, lanes: int) -> int:
@@ -37,15 +37,15 @@ def lanes_of_piece(masked: MaskedLoad, axis: str, lanes: int) -> int:
 def are_together(masked: MaskedLoad, axis: str, lanes: int, *, aligned: bool) -> bool:
     """Return whether ``lanes`` neighbours along ``axis``, from a multiple of that number on, are contiguous and share
     each condition of the mask. ``aligned``: and whether the offset of the first one is a multiple of ``lanes``."""
-    at, ranges = {axis: _PIECE * lanes + _LANE}, {_LANE.name: loop_range(lanes)}
-    if any(_LANE.name in free_variables(simplify(scalar_at(c, at), ranges)) for c in conjuncts(masked.mask)):
+    at, ranges = {axis: _PIECE * lanes + LANE}, {LANE.name: loop_range(lanes)}
+    if any(LANE.name in free_variables(simplify(scalar_at(c, at), ranges)) for c in conjuncts(masked.mask)):
         return False
     offset: Expr = index(0)
     for i, stride in zip(masked.load.indices, masked.load.buffer.strides, strict=True):
         offset = offset + scalar_at(i, at) * stride
     form = linear_form(simplify(offset, ranges))
-    first = form.without((_LANE,))
-    if form.coefficient(_LANE.name) != 1 or any(_LANE.name in free_variables(atom) for atom in first.terms):
+    first = form.without((LANE,))
+    if form.coefficient(LANE.name) != 1 or any(LANE.name in free_variables(atom) for atom in first.terms):
         return False
     return not aligned or all(c % lanes == 0 for c in (first.constant, *first.terms.values()))
 
@@ -65,28 +65,28 @@ class LoadedSpan:
     before: int = 0
     mask: Expr | None = None
     begins_with_vector: bool = False
-    places: LinearForm = LinearForm({_LANE: 1})
+    places: LinearForm = LinearForm({LANE: 1})
 
     def place(self, element: Expr) -> Expr:
         """Return ``places`` at an element of the vector."""
-        return substitute(self.places.to_expr(), {_LANE.name: element})
+        return substitute(self.places.to_expr(), {LANE.name: element})
 
 
 def span_of(load: Load, axis: str, lanes: int, extents: Mapping[str, int]) -> LoadedSpan | None:
     """Return the neighbours along the last dimension that ``load`` reads for ``lanes`` elements along ``axis``, from a
     multiple of that number on. None where they are more than ``lanes``, and where some may be outside the tensor while
     others are not. ``extents``: those of all axes."""
-    at, ranges = {axis: _PIECE * lanes + _LANE}, {_LANE.name: loop_range(lanes)}
+    at, ranges = {axis: _PIECE * lanes + LANE}, {LANE.name: loop_range(lanes)}
     mask = conjunction(*conditions_inside(load, extents))
     same = [*load.indices[:-1], *([] if mask is None else [mask])]
-    if any(_LANE.name in free_variables(simplify(scalar_at(e, at), ranges)) for e in same):
+    if any(LANE.name in free_variables(simplify(scalar_at(e, at), ranges)) for e in same):
         return None
     form = linear_form(simplify(scalar_at(load.indices[-1], at), ranges))
-    moving = form.only(atom for atom in form.terms if free_variables(atom) == {_LANE.name})
+    moving = form.only(atom for atom in form.terms if free_variables(atom) == {LANE.name})
     fixed = form.without(moving.terms)
-    if any(_LANE.name in free_variables(atom) for atom in fixed.terms):
+    if any(LANE.name in free_variables(atom) for atom in fixed.terms):
         return None
-    places = [_constant(substitute(moving.to_expr(), {_LANE.name: index(n)})) for n in range(lanes)]
+    places = [_constant(substitute(moving.to_expr(), {LANE.name: index(n)})) for n in range(lanes)]
     low, count = min(places), max(places) - min(places) + 1
     width, before = 1 << (count - 1).bit_length(), 0
     aligned = all(c % width == 0 for c in (load.buffer.shape[-1], *fixed.terms.values()))

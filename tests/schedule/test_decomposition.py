@@ -174,12 +174,12 @@ BLOCKS = {
     "Y[] = max over i < 96, j < 96 of abs(A[i, j] - A[j, i])",
     "a total variation": "X: float32[2, 3, 36, 45]\nY[] = sum over b < 2, c < 3, i < 35, j < 44 of "
     "abs(X[b, c, i + 1, j] - X[b, c, i, j]) + abs(X[b, c, i, j + 1] - X[b, c, i, j])",
-    "differences along a row, to a vector of one": "X: float32[4097]\nY[a < 1] = sum over i < 4096 of abs(X[i + 1] - X[i])",
     "neighbours around a torus": "S: float32[48, 80]\nY[] = sum over i < 48, j < 80 of "
     "S[i, j] * (S[(i + 1) % 48, j] + S[i, (j + 1) % 80])",
-    "the greatest step of a prime number": "X: float16[4004]\n"
-    "Y[] = max over i < 4003 of abs(float32(X[i + 1]) - float32(X[i]))",
-    "steps of an odd number": "X: float32[4116]\nY[] = sum over i < 4115 of abs(X[i + 1] - X[i])",
+    "all differences from a transposed matrix, to a vector of one": "X: float32[96, 96]\n"
+    "Y[a < 1] = sum over i < 96, j < 96 of abs(X[i, j] - X[j, i])",
+    "the greatest step of rows of a prime number": "X: float16[64, 59]\n"
+    "Y[] = max over b < 64, i < 53 of abs(float32(X[b, i + 1]) - float32(X[b, i]))",
     "gathered elements": "X: float32[50]\nI: int32[4096]\nY[] = sum over i < 4096 of X[min(max(int64(I[i]), 0), 49)]",
 }
 """Reductions to few results that read rows of one matrix, columns of another one, or elements beside each other."""

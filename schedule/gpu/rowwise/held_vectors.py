@@ -9,7 +9,9 @@ from ....ir.expr import Expr, Load, Var, index, maximum, minimum
 from ....ir.linear_form import LinearForm, linear_form
 from ....ir.rewrite import free_variables, substitute
 from ....ir.simplify import simplify
-from ...problems.rowwise import RowwiseProblem, column_axis
+from ...problems.rowwise import RowwiseProblem, column_axis, row_axis
+from ...tile.load_analysis import conditions_inside
+from ...tile.pieces import LANE, LoadedSpan
 from .sizes import RowPartition
 
 _SLOT, _THREAD = Var("slot#"), Var("thread#")
@@ -37,3 +39,24 @@ def held_slot(problem: RowwiseProblem, load: Load, p: RowPartition[int], slot: E
     terms = {atom: c // round_of_vectors for atom, c in form.terms.items()}
     found = substitute(LinearForm(terms, form.constant // round_of_vectors).to_expr(), {_SLOT.name: slot})
     return found if span.mask is None else minimum(maximum(found, index(0)), index(every - 1))
+
+
+def columns_further(problem: RowwiseProblem, load: Load) -> int | None:
+    """Return how many columns further on ``load`` reads its own row, everywhere; None where it reads anything else."""
+    own = problem.own_indices_of(load.buffer) if load.buffer in problem.row_inputs else ()
+    if load.mask is not None or not own or load.indices[:-1] != own[:-1]:
+        return None
+    column = own[-1]
+    if problem.joined_extent:
+        column = problem.part_begin(Var(row_axis(len(problem.rows) - 1))) + column
+    apart = linear_form(load.indices[-1]) - linear_form(column)
+    return None if apart.terms else apart.constant
+
+
+def behind_vector(problem: RowwiseProblem, load: Load, vector: int) -> LoadedSpan | None:
+    """Return what ``load`` reads behind a vector of its row, where it reads all else in the vector; None where it reads
+    nothing there, and where that may be outside the tensor."""
+    further = columns_further(problem, load)
+    if further is None or not 0 < further < vector or conditions_inside(load, problem.extents):
+        return None
+    return LoadedSpan(vector - further, further, places=LinearForm({LANE: 1}, further - vector))

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ....ir.buffer import Buffer, MemoryScope
-from ....ir.expr import Binary, Broadcast, Expr, Load, Select, Unary, Var, const, index, minimum, rebuild
+from ....ir.expr import Binary, Broadcast, Expr, Load, Select, Unary, Var, const, index, maximum, minimum, rebuild
 from ....ir.gpu.barrier import SyncScope
 from ....ir.linear_form import affine_form
 from ....ir.rewrite import loads_of, substitute
@@ -17,7 +17,7 @@ from ...tile.pieces import LoadedSpan
 from ...tile.reciprocals import with_reciprocals
 from ...tile.stage_body import scalar_at
 from ..block_reduce import group_reduce, group_scratch
-from .held_vectors import held_slot
+from .held_vectors import behind_vector, held_slot
 from .sizes import RowStorage
 from .vectors import RowIndex, RowVector, ThreadVectors
 
@@ -55,7 +55,9 @@ class RowPasses:
     def __post_init__(self) -> None:
         self.problem, self.sizes, self.w = self.vectors.problem, self.vectors.sizes, self.vectors.w
         self.name = self.vectors.name
-        self.spans = {load: self.problem.span_of(load, self.sizes.vector) for load in self.problem.other_loads}
+        loads, length = self.problem.other_loads, self.sizes.vector
+        self.behind = {x: span for x in loads if (span := behind_vector(self.problem, x, length)) is not None}
+        self.spans = {x: self.behind.get(x) or self.problem.span_of(x, length) for x in loads}
         all_held = self.sizes.storage == RowStorage.REGISTERS
         slots = ((x, held_slot(self.problem, x, self.sizes, _SLOT, all_held=all_held)) for x in self.spans)
         self.held = {load: slot for load, slot in slots if slot is not None}
@@ -338,6 +340,8 @@ class RowPasses:
             name = load.buffer.name
             if name in self.results:
                 return self.results[name]
+            if load in operands and load in self.behind and vector is not None:
+                return self._from_vector(load, vector, element, operands[load])
             if load in operands:
                 return operands[load].at(element)
             if name in registers and [affine_form(i) for i in load.indices] == own[name]:
@@ -351,6 +355,13 @@ class RowPasses:
             return load
 
         return scalar_at(body, axes, from_registers)
+
+    def _from_vector(self, load: Load, vector: RowVector, element: Expr, behind: RegisterVector) -> Expr:
+        """``load`` at an element of a vector: from the vector itself, or from what is ``behind`` it."""
+        length, further = self.sizes.vector, behind.span.count
+        there = minimum(element + further, index(length - 1))
+        own = Load(self.vectors.registers[load.buffer.name], (self.vectors.register_slot(vector), there))
+        return Select(element + further < length, own, behind.at(maximum(element, index(length - further))))
 
     def _hoisted(self, row: RowIndex, name: str, body: Expr) -> Expr:
         """``body`` with what is the same for all columns computed once for the row, in registers."""

@@ -34,7 +34,7 @@ from ..reduction_prior import (
     seconds_in_waves,
 )
 from ..term_cost import ISSUED_LANES, reduction_cost, value_cost
-from .held_vectors import held_slot
+from .held_vectors import behind_vector, held_slot
 from .sizes import RowPartition, RowStorage, RowwiseSizes, clusters_at_once
 
 LOADS_AHEAD = 2
@@ -182,12 +182,15 @@ def _cycles_of_row(problem: RowwiseProblem, sizes: Sequence[int], peaks: GpuPeak
 
     bodies = [with_reciprocals(map_loads(c.body, needed), has_column_axis) for c in problem.elementwise_outputs]
     reads = {load for body in bodies for load in loads_of(body)}
+    reads |= {load for r in problem.reductions for load in loads_of(r.body) if load in problem.other_loads}
     costs = [value_cost(body, [x for x in reads if not has_column_axis(x)], peaks) for body in bodies]
     costs += [reduction_cost(r.reducer, r.body, r.tensor.dtype, peaks) for r in problem.reductions]
-    alone = {x for x in problem.other_loads if x in reads and problem.span_of(x, vector) is None}
-    moved = [(x.dtype, x in alone) for x in reads if has_column_axis(x)]
-    moved += [(c.tensor.dtype, False) for c in problem.elementwise_outputs]
-    accesses = sum(vector if is_alone else -(-vector * dtype.bytes // WIDEST_ACCESS_BYTES) for dtype, is_alone in moved)
+    behind = {x: span.count for x in problem.other_loads if (span := behind_vector(problem, x, vector)) is not None}
+    alone = behind | {x: vector for x in problem.other_loads if x not in behind and not problem.span_of(x, vector)}
+    moved = [x.dtype for x in reads if has_column_axis(x) and x not in alone]
+    moved += [c.tensor.dtype for c in problem.elementwise_outputs]
+    accesses = sum(-(-vector * dtype.bytes // WIDEST_ACCESS_BYTES) for dtype in moved)
+    accesses += sum(count for x, count in alone.items() if x in reads)
     of_vector = vector * sum(c.cycles for c in costs) + accesses * ACCESS_INSTRUCTIONS / ISSUED_LANES
     of_row = [b.dtype for b in problem.row_inputs] + [c.tensor.dtype for c in problem.elementwise_outputs]
     lines = p.vectors_per_thread * sum(-(-threads * vector * dtype.bytes // LINE_BYTES) for dtype in of_row)

@@ -13,7 +13,7 @@ import numpy as np
 
 from ....core.schedule import KnobValue
 from ....core.target import Target
-from ....ir.expr import WARP_LANES
+from ....ir.expr import WARP_LANES, Load
 from ....ir.stmt import Kernel
 from ....te.workload import Workload
 from ...problems.rowwise import RowwiseProblem, has_row_axis, rowwise_problem
@@ -105,7 +105,7 @@ class RowwisePlan(GpuPlan):
             ),
             Knob(
                 "broadcast_preload",
-                (0, 1, 3, 5) if self.problem.output_broadcasts or self.problem.other_loads else (0,),
+                (0, 1, 3, 5) if self._operands else (0,),
                 "which share of the broadcast operands is loaded before a row is reduced: none, all, or one in so many",
             ),
             Knob(
@@ -217,13 +217,18 @@ class RowwisePlan(GpuPlan):
             ),
         )
 
+    @property
+    def _operands(self) -> tuple[Load, ...]:
+        """What elementwise outputs read along a row, beside their own element of it."""
+        p = self.problem
+        return (*p.output_broadcasts, *(p.other_loads if p.elementwise_outputs else ()))
+
     def _preloads_stay_valid(self, c: Columns) -> Bools:
         """A circular buffer's operands are loaded once for all rows, whose first vectors must be at the same column.
         Where every pass reads the row again, a thread takes ``UNROLL`` vectors at a time, whose slots do not say which
         preloaded ones belong to them."""
         s, p = self.sizes(c), self.problem
-        loads = (*p.output_broadcasts, *p.other_loads)
-        follow_rows = any(has_row_axis(i) for load in loads for i in load.indices)
+        follow_rows = any(has_row_axis(i) for load in self._operands for i in load.indices)
         apart = s.blocks // s.cluster_size * s.columns  # elements from a row of a CTA to its next one
         in_memory_order = not p.joined_extent and not p.order
         same_column = (s.edge_columns == 0) | ((apart % s.vector == 0) & in_memory_order)
@@ -437,7 +442,7 @@ def _in_shared(c: Columns) -> Bools:
 
 
 def _plan(workload: Workload, target: Target) -> RowwisePlan | None:
-    problem = rowwise_problem(workload)
+    problem = rowwise_problem(workload, neighbours=True)
     return None if problem is None else RowwisePlan(workload, target, problem)
 
 

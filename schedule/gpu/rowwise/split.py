@@ -138,13 +138,16 @@ class SplitProblem:
 
 def split_problem(p: RowwiseProblem, workload: Workload) -> SplitProblem | None:
     """``p`` in several launches. None where a row is too short to be cut, where something is broadcast along rows of a
-    single axis or read at another column, where outputs have other dimensions or rows begin elsewhere, where a position
-    is reduced beside something else, and where elements are computed from rows that fit a cluster.
+    single axis, where rows of which elements are computed are read at another column, where outputs have other
+    dimensions or rows begin elsewhere, where a position is reduced beside something else, and where elements are
+    computed from rows that fit a cluster.
 
     What joins positions are two tensors: the best value of each part, and where it stands in the whole row.
     """
     shape = _cut(p.columns)
-    if shape is None or p.other_loads or p.dynamic or not p.reductions or p.row_offsets:
+    if shape is None or p.dynamic or not p.reductions or p.row_offsets:
+        return None
+    if p.other_loads and p.elementwise_outputs:
         return None
     if p.broadcast_loads and len(p.columns) == 1:
         return None
@@ -163,7 +166,12 @@ def split_problem(p: RowwiseProblem, workload: Workload) -> SplitProblem | None:
     of_part = replace(p, rows=(*p.rows, *outer), columns=inner, joined_extent=extent, reductions=())
     of_part = replace(of_part, elementwise_outputs=(), per_row_outputs=())
     broadcasts = dict.fromkeys(_of_part(p, of_part, load) for load in p.broadcast_loads)
-    of_part = replace(of_part, broadcast_loads=tuple(load for load in broadcasts if isinstance(load, Load)))
+    neighbours = dict.fromkeys(_of_part(p, of_part, load) for load in p.other_loads)
+    of_part = replace(
+        of_part,
+        broadcast_loads=tuple(load for load in broadcasts if isinstance(load, Load)),
+        other_loads=tuple(load for load in neighbours if isinstance(load, Load)),
+    )
     launches: list[tuple[str, RowwiseProblem, bool]] = []
     between: list[Buffer] = []
     known = {b.name for b in workload.output_buffers}
@@ -280,7 +288,7 @@ def _reduced_in_parts(
     outputs = tuple(ComputedTensor(tensor, Load(tensor, parts)) for tensor in written)
     first = replace(of_part, reductions=tuple(reduced), per_row_outputs=outputs)
     second = replace(p, columns=outer, row_inputs=tuple(written), order=(), reductions=tuple(joined))
-    second = replace(second, elementwise_outputs=(), broadcast_loads=())
+    second = replace(second, elementwise_outputs=(), broadcast_loads=(), other_loads=())
     return first, second
 
 
@@ -333,7 +341,7 @@ def _cut(columns: Extents) -> tuple[Extents, Extents] | None:
 
 
 def _plan(workload: Workload, target: Target) -> SplitPlan | None:
-    problem = rowwise_problem(workload)
+    problem = rowwise_problem(workload, neighbours=True)
     found = None if problem is None else split_problem(problem, workload)
     if problem is None or found is None:
         return None

@@ -7,7 +7,7 @@ from tests.schedule.gpu.tiles import H200, WHOLE, assert_agrees, schedule_of, wo
 from tilewright.codegen.lowering import build, finish
 from tilewright.ir.interpret import interpret
 from tilewright.ir.rewrite import loads_of
-from tilewright.ir.stmt import Launch, walk_statements
+from tilewright.ir.stmt import Launch, Store, walk_statements
 from tilewright.schedule.gpu.rowwise.split import CUDA_ROWWISE_SPLIT as SKETCH
 from tilewright.schedule.gpu.rowwise.split import MOST_ROWS
 from tilewright.schedule.sketches import sketches_for
@@ -33,6 +33,17 @@ SUMS = {
     "two sums of two operands": parse_workload(
         "P: float32[2, 20011]\nT: float32[2, 20011]\nA[b] = sum over k < 20011 of P[b, k] * T[b, k]\n"
         "B[b] = sum over k < 20011 of P[b, k] + T[b, k]\nD[b] = 1 - 2 * A[b] / (B[b] + 1)"
+    ),
+    "differences of neighbours": parse_workload("X: float32[20001]\nY[] = sum over i < 20000 of abs(X[i + 1] - X[i])"),
+    "differences of neighbours without a divisor": parse_workload(
+        "X: float16[2, 20014]\nY[b] = max over i < 20011 of abs(float32(X[b, i + 3]) - float32(X[b, i]))"
+    ),
+    "differences of neighbours in all rows": parse_workload(
+        "X: float32[8, 2049]\nY[] = sum over b < 8, i < 2048 of abs(X[b, i + 1] - X[b, i])"
+    ),
+    "neighbours that may not be there": parse_workload(
+        "X: float32[20480]\nY[] = sum over i < 20480 of X[i] * select(i >= 1, X[i - 1], 0.0) "
+        "+ select(i + 2 < 20480, X[i + 2], 1.0)"
     ),
     "two operands, names of our own": parse_workload(
         "partial: float32[3, 20, 65]\njoin_parts_t: float32[3, 20, 65]\n"
@@ -183,3 +194,12 @@ def test_the_prior_shares_long_rows_out(workload: Workload) -> None:
     assert best[SKETCH.name][0] < 0.6 * best["cuda_rowwise"][0]
     binary = build(workload, H200, best[SKETCH.name][1])
     assert [config.function for config in binary.launches] == ["tw_kernel", "tw_join_parts"]
+
+
+def test_what_a_vector_has_of_its_neighbours_is_not_loaded_again() -> None:
+    """Of the four elements after those of a vector, a thread loads one behind it."""
+    workload = SUMS["differences of neighbours"]
+    kernel = finish(SKETCH.lower(workload, H200, SKETCH.space(workload, H200).schedule(0)), H200)
+    first = next(s for s in walk_statements(kernel.body) if isinstance(s, Launch))
+    read = [load for s in walk_statements(first) if isinstance(s, Store) for load in loads_of(s.value)]
+    assert sorted(load.lanes for load in read if load.buffer == workload.inputs[0]) == [1, 4]
