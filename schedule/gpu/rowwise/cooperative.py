@@ -221,6 +221,7 @@ def cooperative_sizes(problem: RowwiseProblem, target: Target, c: Columns) -> Co
         prefetching_ctas=0 * own,
         prefetch_distance=0 * own,
         joined_moments=0 * own,
+        holds_values=0 * own,
         own_rows=own,
         row_groups=groups,
         reloads=reloads.astype(np.int64),

@@ -17,6 +17,7 @@ from ...tile.pieces import LoadedSpan
 from ...tile.reciprocals import with_reciprocals
 from ...tile.stage_body import scalar_at
 from ..block_reduce import group_reduce, group_scratch
+from .held_values import HeldValues, held_values
 from .held_vectors import behind_vector, held_slot
 from .sizes import RowStorage
 from .vectors import RowIndex, RowVector, ThreadVectors
@@ -45,12 +46,14 @@ class RowPasses:
     """The statements of one thread for the row that it works on.
 
     ``results`` has what each reduction found. ``preloaded`` has the operands that are in registers already: what is
-    read along rows, beside the row inputs.
+    read along rows, beside the row inputs. ``value_registers`` has those of ``held_values``, by their tensors.
     """
 
     vectors: ThreadVectors
     results: dict[str, Expr] = field(default_factory=dict)
     preloaded: dict[Load, Buffer] = field(default_factory=dict)
+    held_values: HeldValues | None = None
+    value_registers: dict[str, Buffer] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.problem, self.sizes, self.w = self.vectors.problem, self.vectors.sizes, self.vectors.w
@@ -80,6 +83,7 @@ class RowPasses:
 
     def write_passes(self, row: RowIndex, scratch: Sequence[Sequence[Buffer]], slot: Expr | None) -> None:
         """All passes over ``row``. ``slot`` says which slot of the shared memory in ``scratch`` they use."""
+        self._allocate_values()
         if self.sizes.joined_moments:
             self._reduce_moments(row, [s for buffers in scratch for s in buffers], slot)
         else:
@@ -147,7 +151,8 @@ class RowPasses:
         """Return one pass over the row; what each accumulator of the thread has found for each reduction."""
         s, found = self.sizes, {n: self._identities(n, reduction) for n, reduction in reductions.items()}
         first, last = min(reductions), max(reductions)
-        bodies = {n: self._hoisted(row, f"reduce{n}", r.body) for n, r in reductions.items()}
+        bodies = {n: self._hoisted(row, f"reduce{n}", self._bodies[n]) for n in reductions}
+        values = self._computed_values(row, first)
 
         def accumulate(
             number: Expr,
@@ -168,8 +173,10 @@ class RowPasses:
             operands = self._load_operands(row, vector, f"reduce{first}", list(bodies.values()))
             with self.vectors.elements(f"reduce{first}_v") as v:
                 axes, count = self.vectors.element_axes(row, vector, v), self._accumulators
+                self._hold(values, axes, vector, v, operands)
                 accumulate(v % count if count > 1 else index(0), axes, vector, v, operands)
         if s.edge_columns:
+            bodies = self._edge_bodies(row, f"edge{first}", bodies, {n: r.body for n, r in reductions.items()})
             with self.w.when(self.vectors.has_edge()):
                 axes = self.vectors.element_axes(row, None, index(0))
                 accumulate(index(0), axes, None, index(0), {})
@@ -210,16 +217,17 @@ class RowPasses:
 
     def _write_elementwise(self, row: RowIndex) -> None:
         w, s, outputs = self.w, self.sizes, self.problem.elementwise_outputs
-        bodies = [self._hoisted(row, f"write{n}", c.body) for n, c in enumerate(outputs)]
+        done = len(self.problem.reductions)
+        bodies = {n: self._hoisted(row, f"write{n}", self._bodies[done + n]) for n in range(len(outputs))}
         with self.vectors.each_in_registers(row, "write", last_pass=True) as vector:
-            operands = self._load_operands(row, vector, "write", bodies)
+            operands = self._load_operands(row, vector, "write", list(bodies.values()))
             new = [
                 w.allocate(self.name(f"results{n}"), (s.vector,), c.tensor.dtype, MemoryScope.REGISTER)
                 for n, c in enumerate(outputs)
             ]
             with self.vectors.elements("write_v") as v:
                 axes = self.vectors.element_axes(row, vector, v)
-                for buffer, body in zip(new, bodies, strict=True):
+                for buffer, body in zip(new, bodies.values(), strict=True):
                     w.store(buffer, (v,), self._value(body, axes, vector, v, operands))
             with w.when(row.exists):
                 for buffer, c in zip(new, outputs, strict=True):
@@ -229,9 +237,10 @@ class RowPasses:
                     w.store(c.tensor, indices, Load(buffer, contiguous_vector((index(0),), s.vector)))
         if s.edge_columns:
             has_edge = self.vectors.has_edge()
+            bodies = self._edge_bodies(row, "edge_write", bodies, {n: c.body for n, c in enumerate(outputs)})
             with w.when(has_edge, row.exists):
                 axes = self.vectors.element_axes(row, None, index(0))
-                for c, body in zip(outputs, bodies, strict=True):
+                for c, body in zip(outputs, bodies.values(), strict=True):
                     value = self._value(body, axes, None, index(0), {})
                     edge = (self.vectors.edge_column(row),)
                     w.store(c.tensor, self.problem.output_indices(c, self.vectors.row_indices(row), edge), value)
@@ -246,6 +255,54 @@ class RowPasses:
             axes = self.vectors.row_axes(row)
             for c in self.problem.per_row_outputs:
                 self.w.store(c.tensor, self.vectors.row_indices(row), self._value(c.body, axes, None, index(0), {}))
+
+    # --- values that are held
+
+    @property
+    def _bodies(self) -> Sequence[Expr]:
+        """Those of the reductions and the elementwise outputs, which read values that are held."""
+        if self.held_values is not None:
+            return self.held_values.bodies
+        return [*(r.body for r in self.problem.reductions), *(c.body for c in self.problem.elementwise_outputs)]
+
+    def _allocate_values(self) -> None:
+        """Registers for the values that the passes over a row hold."""
+        s = self.sizes
+        if s.holds_values:
+            self.held_values = held_values(self.problem)
+            for n, value in enumerate(self.held_values.values):
+                dtype = register_dtype(value.buffer.dtype)
+                self.value_registers[value.buffer.name] = self.w.allocate(
+                    self.name(f"value{n}"), (s.vectors_per_thread, s.vector), dtype, MemoryScope.REGISTER
+                )
+
+    def _computed_values(self, row: RowIndex, number: int) -> dict[str, Expr]:
+        """Return the values that pass ``number`` computes, by their tensors."""
+        values = () if self.held_values is None else self.held_values.values
+        computed = {v.buffer.name: v.value for v in values if v.first == number}
+        return {name: self._hoisted(row, f"hold{number}_{n}", e) for n, (name, e) in enumerate(computed.items())}
+
+    def _hold(
+        self,
+        values: Mapping[str, Expr],
+        axes: Mapping[str, Expr],
+        vector: RowVector,
+        element: Expr,
+        operands: Mapping[Load, RegisterVector],
+    ) -> None:
+        """Compute ``values`` at an element of a vector."""
+        for name, value in values.items():
+            registers = self.value_registers[name]
+            found = cast(self._value(value, axes, vector, element, operands), registers.dtype)
+            self.w.store(registers, (self.vectors.register_slot(vector), element), found)
+
+    def _edge_bodies(
+        self, row: RowIndex, name: str, bodies: Mapping[int, Expr], given: Mapping[int, Expr]
+    ) -> dict[int, Expr]:
+        """Return the bodies for edge columns, whose values are not held: those that are ``given``."""
+        if self.held_values is None or not self.held_values.values:
+            return dict(bodies)
+        return {n: self._hoisted(row, f"{name}_{n}", body) for n, body in given.items()}
 
     # --- operands
 
@@ -340,6 +397,9 @@ class RowPasses:
             name = load.buffer.name
             if name in self.results:
                 return self.results[name]
+            if name in self.value_registers and vector is not None:
+                held = Load(self.value_registers[name], (self.vectors.register_slot(vector), element))
+                return cast(held, load.dtype)
             if load in operands and load in self.behind and vector is not None:
                 return self._from_vector(load, vector, element, operands[load])
             if load in operands:

@@ -9,12 +9,12 @@ the CTAs are apart; then one that has a multiprocessor for itself exposes some o
 when all CTAs of another one have ended, and exposes all where none is beside it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from ....ir.expr import WARP_LANES, Binary, Load, Unary, UnaryOp, Var, index, walk
+from ....ir.expr import WARP_LANES, Binary, Expr, Load, Unary, UnaryOp, Var, index, walk
 from ....ir.rewrite import loads_of, map_loads
 from ...problems.rowwise import RowwiseProblem, column_axis, has_column_axis
 from ...space.columns import Floats, Ints
@@ -34,6 +34,7 @@ from ..reduction_prior import (
     seconds_in_waves,
 )
 from ..term_cost import ISSUED_LANES, reduction_cost, value_cost
+from .held_values import held_values
 from .held_vectors import behind_vector, held_slot
 from .sizes import RowPartition, RowStorage, RowwiseSizes, clusters_at_once
 
@@ -150,7 +151,7 @@ def arithmetic_cycles(problem: RowwiseProblem, s: RowwiseSizes[Ints], peaks: Gpu
     # Elements of a vector that runs from one segment into the next may have different operands.
     segments = np.where(problem.reads_segments & (problem.columns[-1] % s.vector > 0), s.vector, 1)
     found = 0 if problem.is_plain else SEGMENT_OPERATIONS * segments
-    operations = s.vector * _operations(problem, SPECIAL_OPERATIONS) + found
+    operations = s.vector * _operations(problem, SPECIAL_OPERATIONS, s.holds_values) + found
     cycles: Floats = vectors * operations / (peaks.float32_flops_per_cycle / 2)
     return cycles
 
@@ -202,15 +203,23 @@ def _thread_cycles(problem: RowwiseProblem, s: RowwiseSizes[Ints]) -> Ints:
     """Return how long a thread computes for its part of a row, an operation in each cycle. A row in shared memory is
     written and read there."""
     shared = np.where(s.storage == RowStorage.REGISTERS_AND_SHARED, 2, 0)
-    cycles: Ints = s.vectors_per_thread * s.vector * (_operations(problem, 1) + shared)
+    cycles: Ints = s.elements_per_thread * (_operations(problem, 1, s.holds_values) + shared)
     return cycles
 
 
-def _operations(problem: RowwiseProblem, special: int) -> int:
-    """Return how many operations each element takes. One of a special function unit counts as ``special`` of them."""
-    bodies = [r.body for r in problem.reductions] + [c.body for c in problem.elementwise_outputs]
-    found = [e for body in bodies for e in walk(body) if isinstance(e, Binary | Unary) and has_column_axis(e)]
-    return sum(special if isinstance(e, Unary) and e.op not in PLAIN else 1 for e in found)
+def _operations(problem: RowwiseProblem, special: int, holds_values: Ints) -> Ints:
+    """Return how many operations each element takes. One of a special function unit counts as ``special`` of them.
+    ``holds_values``: where (1 or 0) values that several passes need are computed once."""
+
+    def count(bodies: Iterable[Expr]) -> int:
+        found = [e for body in bodies for e in walk(body) if isinstance(e, Binary | Unary) and has_column_axis(e)]
+        return sum(special if isinstance(e, Unary) and e.op not in PLAIN else 1 for e in found)
+
+    held = held_values(problem)
+    each_pass = count([*(r.body for r in problem.reductions), *(c.body for c in problem.elementwise_outputs)])
+    once = count([*(v.value for v in held.values), *held.bodies])
+    operations: Ints = np.where(holds_values == 1, once, each_pass)
+    return operations
 
 
 def _barrier_cycles(problem: RowwiseProblem, s: RowwiseSizes[Ints]) -> Ints:

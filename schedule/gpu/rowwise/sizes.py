@@ -22,6 +22,7 @@ from ....ir.expr import WARP_LANES
 from ...problems.rowwise import RowwiseProblem
 from ...space.columns import Columns, Ints
 from ..occupancy import GpuLimits, limits_of
+from .held_values import MOST_HELD_VALUES, held_values
 
 N = TypeVar("N", int, Ints)
 """A number of one setting, or a column of the numbers of many settings."""
@@ -100,6 +101,11 @@ class RowPartition(Generic[N]):
         """Vectors of a row that one thread takes, at most."""
         return -(-self.vectors_per_cta // self.threads_per_row)
 
+    @property
+    def elements_per_thread(self) -> N:
+        """Elements of a row that one thread has in its vectors, at most."""
+        return self.vectors_per_thread * self.vector
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowwiseSizes(RowPartition[N]):
@@ -119,6 +125,7 @@ class RowwiseSizes(RowPartition[N]):
     before; 0: none.
     ``prefetch_distance``: a CTA prefetches to L2 the rows of the CTA that comes so many CTAs later; 0: it does not.
     ``joined_moments``: whether a mean and the squares of deviations from it are combined at once, 0 or 1.
+    ``holds_values``: whether threads hold ``held_values`` from one pass to the next, 0 or 1.
     """
 
     storage: N
@@ -133,6 +140,7 @@ class RowwiseSizes(RowPartition[N]):
     prefetching_ctas: N
     prefetch_distance: N
     joined_moments: N
+    holds_values: N
 
 
 def rowwise_sizes(problem: RowwiseProblem, target: Target, c: Columns) -> RowwiseSizes[Ints]:
@@ -151,7 +159,9 @@ def rowwise_sizes(problem: RowwiseProblem, target: Target, c: Columns) -> Rowwis
     kept, in_registers = register_vectors(partition, storage, buffered)
     share = c.ints("broadcast_preload")
     preloaded = np.where(share > 0, partition.vectors_per_thread // np.maximum(share, 1), 0)
+    holds = (storage == RowStorage.REGISTERS) & (partition.elements_per_thread <= MOST_HELD_VALUES)
     registers = _registers(problem, partition, in_registers, preloaded)
+    registers = registers + np.where(holds, held_values(problem).most_words * partition.elements_per_thread, 0)
     shared_bytes = reduction_bytes + buffered * partition.threads * partition.vector * problem.read_bytes
     resident = limits.resident_blocks(partition.threads, registers, shared_bytes)
     # Left alone, the compiler takes more registers for the CTAs of a cluster than there is need for.
@@ -175,6 +185,7 @@ def rowwise_sizes(problem: RowwiseProblem, target: Target, c: Columns) -> Rowwis
         prefetching_ctas=first,
         prefetch_distance=distance,
         joined_moments=c.ints("joined_moments"),
+        holds_values=holds.astype(np.int64),
     )
 
 

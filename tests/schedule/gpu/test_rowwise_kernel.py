@@ -145,6 +145,7 @@ def _assert_computes(
         prefetching_ctas=0,
         prefetch_distance=0,
         joined_moments=0,
+        holds_values=int(storage is RowStorage.REGISTERS),
     )
     assert_computes(rowwise_kernel(workload, problem, sizes), workload)
 
