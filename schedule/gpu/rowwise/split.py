@@ -6,10 +6,10 @@
 
 A row of ``cuda_rowwise`` has one CTA, or the CTAs of one cluster, so that a sum of everything leaves most of a device
 idle. Here a launch reduces parts of rows, which are the many rows of a problem of their own, and a second one joins
-them. Each reduction has two such launches, and what is computed from whole rows has another one. Reductions share their
-launches where none reads what another one gives, and two also where the second one of a row follows from those of its
-parts (``_Shared``), as in a softmax. The knobs
-are those of the launches that read rows.
+them. Each reduction has two such launches, and what is computed from whole rows has another one; outputs that read no
+reduction are written by the first one. Reductions share their launches where none reads what another one gives, and two
+also where the second one of a row follows from those of its parts (``_Shared``), as in a softmax. The knobs are those
+of the launches that read rows.
 
 Parts end where an axis does. A row of a single axis is cut into equal parts. If its length has no fitting divisor, the
 last part overlaps the one before; rows of which elements are computed have such a divisor. Rows of odd segments are
@@ -29,7 +29,7 @@ from ....core.schedule import KnobValue
 from ....core.target import Target
 from ....ir.buffer import Buffer
 from ....ir.expr import WARP_LANES, Binary, Expr, Load, Select, Unary, UnaryOp, Var, const, maximum, rebuild
-from ....ir.rewrite import map_loads, substitute
+from ....ir.rewrite import loads_of, map_loads, substitute
 from ....ir.stmt import Kernel, seq
 from ....te.workload import Reducer, Workload
 from ...loop_nest.nest import KERNEL_NAME
@@ -178,20 +178,25 @@ def split_problem(p: RowwiseProblem, workload: Workload) -> SplitProblem | None:
     at_row = tuple(Var(row_axis(n)) for n in range(len(p.rows)))
     shared = _shared(p, of_part, is_exact=is_exact)
     groups = [p.reductions] if shared is not None else p.passes
+    results = {r.tensor for r in p.reductions}
+    depends = [any(load.buffer in results for load in loads_of(c.body)) for c in p.elementwise_outputs]
+    outputs = [ComputedTensor(c.tensor, _of_part(p, of_part, c.body)) for c in p.elementwise_outputs]
+    written_first = tuple(c for c, waits in zip(outputs, depends, strict=True) if not waits)
+    written_last = tuple(c for c, waits in zip(outputs, depends, strict=True) if waits)
     for n, group in enumerate(groups):
         is_last = n == len(groups) - 1
         first, joined = _reduced_in_parts(p, of_part, group, shared, names)
+        first = first if n else replace(first, elementwise_outputs=written_first)
         between += joined.row_inputs
-        needed = not is_last or bool(p.elementwise_outputs)
+        needed = not is_last or bool(written_last)
         found = tuple(ComputedTensor(r.tensor, Load(r.tensor, at_row)) for r in group if needed)
         between += [c.tensor for c in found if c.tensor.name not in known]
         done = {r.tensor for g in groups[: n + needed] for r in g}
         others = tuple(c for c in p.per_row_outputs if c.tensor not in done) if is_last else ()
         launches.append((_numbered(KERNEL_NAME, n), first, False))
         launches.append((_numbered(JOINED, n), replace(joined, per_row_outputs=(*found, *others)), True))
-    if p.elementwise_outputs:
-        outputs = tuple(ComputedTensor(c.tensor, _of_part(p, of_part, c.body)) for c in p.elementwise_outputs)
-        launches.append((WRITTEN, replace(of_part, elementwise_outputs=outputs), False))
+    if written_last:
+        launches.append((WRITTEN, replace(of_part, elementwise_outputs=written_last), False))
     return SplitProblem(tuple(launches), tuple(between))
 
 

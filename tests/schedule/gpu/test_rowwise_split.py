@@ -84,6 +84,18 @@ NEEDED_AGAIN = {
 }
 
 
+def test_outputs_that_read_no_reduction_are_written_where_rows_are_read_first() -> None:
+    workload = parse_workload(
+        "A: float32[2, 80000]\nB: float32[2, 80000]\nt[i] = sum over k < 80000 of A[i, k] * B[i, k]   # output\n"
+        "Z[i, k] = A[i, k] - B[i, k]   # output\nY[i, k] = A[i, k] * t[i]   # output"
+    )
+    assert assert_agrees(SKETCH, workload, 3, H200, WHOLE) == 3
+    kernel = finish(SKETCH.lower(workload, H200, schedule_of(SKETCH, workload)), H200)
+    launches = [s for s in walk_statements(kernel.body) if isinstance(s, Launch)]
+    stored = [{s.buffer.name for s in walk_statements(launch) if isinstance(s, Store)} for launch in launches]
+    assert [sorted(names & {"Z", "Y", "t"}) for names in stored] == [["Z"], ["t"], ["Y"]]
+
+
 @pytest.mark.parametrize("case", NEEDED_AGAIN)
 def test_rows_that_are_needed_again(case: str) -> None:
     """Two launches for reductions, or for each of them, and one for the elements."""
