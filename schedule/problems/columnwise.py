@@ -92,6 +92,18 @@ class ColumnwiseProblem:
         return prod(self.columns)
 
     @property
+    def mapped_outputs(self) -> tuple[ComputedTensor, ...]:
+        """The elementwise outputs that read no result of a reduction."""
+        results = {r.tensor for r in self.reductions}
+        return tuple(c for c in self.elementwise_outputs if all(x.buffer not in results for x in loads_of(c.body)))
+
+    @property
+    def later_outputs(self) -> tuple[ComputedTensor, ...]:
+        """The elementwise outputs that read what was reduced."""
+        mapped = self.mapped_outputs
+        return tuple(c for c in self.elementwise_outputs if c not in mapped)
+
+    @property
     def read_bytes(self) -> int:
         """How many bytes of the inputs belong to one element."""
         return sum(b.dtype.bytes for b in self.inputs)

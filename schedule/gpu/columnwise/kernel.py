@@ -2,14 +2,14 @@
 
 The first launch does this (see ``rows`` for its first line):
 
-    every thread: accumulate the vectors of its rows in registers
+    every thread: accumulate the vectors of its rows in registers, and write elementwise outputs that read no result
     lanes of a warp that have the same columns: combine their states by shuffles (not where vectors are shifted)
     every warp (every thread, where vectors are shifted): store its states in shared memory; barrier
     one thread for each column: combine the states of the warps, then
         no splits:      write the outputs
         cluster:        exchange states through shared memory; each CTA writes its share of the columns
         second launch:  store the states in workspace, from where the second launch combines them
-    with elementwise outputs (and no splits), every thread: read its rows again, and write these outputs
+    with other elementwise outputs (and no splits), every thread: read its rows again, and write these outputs
 """
 
 from collections.abc import Callable, Sequence
@@ -72,7 +72,7 @@ def _write_first_launch(writer: ColumnwiseWriter, partials: Sequence[State]) -> 
     if clustered:
         bounds.append((writer.name("rank"), s.splits, HardwareAxis.CLUSTER))
     bounds.append((writer.name("t"), s.threads, HardwareAxis.THREAD))
-    evict_first = [] if p.elementwise_outputs else [b.name for b in p.inputs]
+    evict_first = [] if p.later_outputs else [b.name for b in p.inputs]
     lines = [b.name for b in p.inputs] if s.threads_x >= NEIGHBOURS else []
     with writer.w.launch(
         writer.name("columns"), bounds, min_blocks=s.min_ctas_per_sm, evict_first=evict_first, prefetch_lines=lines
@@ -92,7 +92,7 @@ def _write_first_launch(writer: ColumnwiseWriter, partials: Sequence[State]) -> 
             tile.store_partials(partials, split)
         else:
             tile.write()
-        if p.elementwise_outputs:
+        if p.later_outputs:
             rows.write_elements(tile.results_of_thread())
 
 

@@ -50,12 +50,12 @@ def columnwise_seconds(
     crossed = SECTOR_BYTES / 2 if problem.column_count * problem.read_bytes % LINE_BYTES else 0.0
     read = rows_per_cta * (bytes_for_run(bytes_of_row) + crossed)
     bytes_of_cta = read + rows_per_cta * written
-    waits = -(-rows_per_cta // s.rows_per_step) * (2 if problem.elementwise_outputs else 1)
+    waits = -(-rows_per_cta // s.rows_per_step) * (2 if problem.later_outputs else 1)
     lanes = np.where(s.shifted == 1, s.threads_y * SHARED_STATE_CYCLES, WARP_REDUCTION_CYCLES)
     ends = (lanes + CTA_BARRIER_CYCLES) / peaks.clock_hz
     chain = waits * LOAD_LATENCY_SECONDS + ends
     resident = limits.resident(s)
-    if problem.elementwise_outputs:
+    if problem.later_outputs:
         of_sm = read * np.minimum(resident, -(-s.blocks // peaks.multiprocessors))
         bytes_of_cta = bytes_of_cta + read * np.minimum(of_sm / CACHED_BYTES, 1.0) ** 3
 

@@ -10,7 +10,7 @@ from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import Expr, Load, Var, index, maximum, minimum
 from ....ir.linear_form import affine_form
 from ...problems.columnwise import reduced_axis
-from ...problems.rowwise import column_axis
+from ...problems.rowwise import ComputedTensor, column_axis
 from ...tile.accumulation import store_state
 from ...tile.contiguous import contiguous_vector
 from ...tile.delinearize import delinearize
@@ -48,7 +48,8 @@ class ThreadRows:
         """Return the state of each reduction over the thread's rows: each number of it is a vector, one element a
         column.
 
-        while a whole step of ``unroll`` rows is left for every split: load them all, then accumulate them
+        while a whole step of ``unroll`` rows is left for every split: load them all, then accumulate them, and write
+            the elementwise outputs that read no result
         while rows are left: the same, with a test for each row
         """
         states = self._initial_states()
@@ -206,6 +207,7 @@ class ThreadRows:
         """Load rows, all of them first, then accumulate them."""
         writer, s, w, p = self.writer, self.writer.sizes, self.writer.w, self.writer.problem
         loaded = self._load_rows(name, column, first, step, stop)
+        mapped = self._output_registers(name, p.mapped_outputs)
         with w.unrolled(writer.name(f"{name}_accumulate"), s.unroll) as u:
             row = first + u * step
             with w.when(None if stop is None else row < stop):
@@ -214,6 +216,9 @@ class ThreadRows:
                     for reduction, how, state in zip(p.reductions, writer.accumulations, states, strict=True):
                         value = self._value(reduction.body, axes, loaded, u, v)
                         store_state(w, state, (v,), how.accumulate([Load(b, (v,)) for b in state], value, row))
+                    for computed, buffer in zip(p.mapped_outputs, mapped, strict=True):
+                        w.store(buffer, (v,), self._value(computed.body, axes, loaded, u, v))
+                self._store_outputs(p.mapped_outputs, mapped, row, column)
 
     def _write_rows(
         self, results: Mapping[str, Buffer], column: Expr, name: str, first: Expr, step: int, stop: Expr | None
@@ -221,23 +226,32 @@ class ThreadRows:
         """Load rows, all of them first, then write what is computed from them."""
         writer, s, w, p = self.writer, self.writer.sizes, self.writer.w, self.writer.problem
         loaded = self._load_rows(name, column, first, step, stop)
-        outputs = [
-            w.allocate(writer.name(f"{name}_output{n}"), (s.vector,), c.tensor.dtype, MemoryScope.REGISTER)
-            for n, c in enumerate(p.elementwise_outputs)
-        ]
+        outputs = self._output_registers(name, p.later_outputs)
         with w.unrolled(writer.name(f"{name}_write"), s.unroll) as u:
             row = first + u * step
             with w.when(None if stop is None else row < stop):
                 with w.unrolled(writer.name(f"{name}_v"), s.vector) as v:
                     axes = self._axes(row, column, v)
-                    for computed, buffer in zip(p.elementwise_outputs, outputs, strict=True):
+                    for computed, buffer in zip(p.later_outputs, outputs, strict=True):
                         w.store(buffer, (v,), self._value(computed.body, axes, loaded, u, v, results))
-                for computed, buffer in zip(p.elementwise_outputs, outputs, strict=True):
-                    w.store(
-                        computed.tensor,
-                        contiguous_vector(self._element(row, column), s.vector),
-                        Load(buffer, contiguous_vector((index(0),), s.vector)),
-                    )
+                self._store_outputs(p.later_outputs, outputs, row, column)
+
+    def _output_registers(self, name: str, outputs: Sequence[ComputedTensor]) -> list[Buffer]:
+        """Registers for a vector of each output."""
+        writer, shape = self.writer, (self.writer.sizes.vector,)
+        return [
+            writer.w.allocate(writer.name(f"{name}_output{n}"), shape, c.tensor.dtype, MemoryScope.REGISTER)
+            for n, c in enumerate(outputs)
+        ]
+
+    def _store_outputs(
+        self, outputs: Sequence[ComputedTensor], registers: Sequence[Buffer], row: Expr, column: Expr
+    ) -> None:
+        """Store a vector of each output from its registers."""
+        s, w = self.writer.sizes, self.writer.w
+        for computed, buffer in zip(outputs, registers, strict=True):
+            there = contiguous_vector(self._element(row, column), s.vector)
+            w.store(computed.tensor, there, Load(buffer, contiguous_vector((index(0),), s.vector)))
 
     def _value(
         self,

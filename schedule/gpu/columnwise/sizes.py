@@ -124,8 +124,10 @@ def columnwise_sizes(problem: ColumnwiseProblem, target: Target, c: Columns) -> 
     threads = threads_x * threads_y
     words = sum(-(-b.dtype.bytes * vector // 4) for b in problem.inputs)
     registers = SPARE_REGISTERS + unroll * words + vector * (-(-problem.state_bytes // 4))
-    if problem.elementwise_outputs:  # the results of the columns, and elements of the outputs
+    if problem.later_outputs:  # the results of the columns, and elements of the outputs
         registers = registers + 2 * vector
+    elif problem.mapped_outputs:
+        registers = registers + vector
     shifted = vector > aligned_vector(problem)
     cells = np.where(shifted, threads_y * (threads_x + 1), threads // np.maximum(WARP_LANES // threads_x, 1))
     shared_bytes = cells * vector * problem.state_bytes

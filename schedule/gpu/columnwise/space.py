@@ -81,7 +81,7 @@ class ColumnwisePlan(GpuPlan):
         multiprocessors = self.target.threads
         splits = sorted({1, 2, 4, 8, 16, 32, *(max(1, multiprocessors * n // 2) for n in (1, 2, 4))})
         combine = (SECOND_LAUNCH, CLUSTER) if self.limits.clusters else (SECOND_LAUNCH,)
-        if self.problem.elementwise_outputs:  # a CTA has what was reduced of its columns
+        if self.problem.later_outputs:  # a CTA has what was reduced of its columns
             splits, combine = [1], (SECOND_LAUNCH,)
         return (
             Knob("vector_width", self._vectors(), "how many columns a thread reads at once"),
@@ -215,7 +215,7 @@ class ColumnwisePlan(GpuPlan):
 
 def _plan(workload: Workload, target: Target) -> ColumnwisePlan | None:
     problem = columnwise_problem(workload)
-    if problem is None or (problem.elementwise_outputs and not _is_read_again_from_caches(problem, target)):
+    if problem is None or (problem.later_outputs and not _is_read_again_from_caches(problem, target)):
         return None
     return ColumnwisePlan(workload, target, problem)
 

@@ -3,8 +3,10 @@
 import pytest
 
 from tilewright.core.target import Target
+from tilewright.ir.stmt import Launch, Store, walk_statements
 from tilewright.schedule.gpu.columnwise.space import CUDA_COLUMNWISE
 from tilewright.te.parse import parse_workload
+from tilewright.tests.schedule.gpu.tiles import legal_schedule_of
 from tilewright.tests.sketch_agreement import check_schedules
 
 SMALL = Target("cuda", "sm_90a", threads=4, vector_bytes=16)
@@ -27,6 +29,10 @@ TEXTS = {
         "t[j < 160] = sum over k < 9 of float32(X[k, j]) * float32(Z[k, j])\n"
         "Y[a < 9, b < 160] = float16(float32(X[a, b]) * t[b] + float32(Z[a, b]))"
     ),
+    "elements that read no sum, and such that do": (
+        "X: float32[10, 144]\nD: float32[10, 144]\nG[k, j] = select(X[k, j] > 0, D[k, j], 0.0)    # output\n"
+        "t[j] = sum over k < 10 of G[k, j]    # output\nY[k, j] = G[k, j] - t[j]    # output"
+    ),
     "an input that no sum reads": (
         "X: float32[8, 136]\nR: float32[8, 136]\nt[j < 136] = sum over k < 8 of abs(X[k, j])\n"
         "Y[a < 8, b < 136] = X[a, b] / (t[b] + 1) + R[a, b]"
@@ -45,3 +51,21 @@ def test_long_or_few_columns_are_left_to_two_kernels() -> None:
     assert not CUDA_COLUMNWISE.matches(parse_workload(text.format(1024, 256)), SMALL)
     assert not CUDA_COLUMNWISE.matches(parse_workload(text.format(16, 64)), SMALL)
     assert CUDA_COLUMNWISE.matches(parse_workload(text.format(16, 256)), SMALL)
+
+
+def test_elements_that_read_no_sum_are_written_where_rows_are_read() -> None:
+    """As the gradients of an activation and of a bias: however many rows there are, and whoever shares them."""
+    workload = parse_workload(
+        "X: float16[1500, 72]\nD: float16[1500, 72]\n"
+        "G[k, j] = select(X[k, j] > float16(0), D[k, j], float16(0))    # output\n"
+        "t[j] = sum over k < 1500 of float32(G[k, j])    # output"
+    )
+    assert check_schedules("cuda_columnwise", SMALL, workload, 0, 8) == 8
+    schedule = legal_schedule_of(CUDA_COLUMNWISE, workload, SMALL, splits=4, combine="second_launch")
+    kernel = CUDA_COLUMNWISE.lower(workload, SMALL, schedule)
+    stored = [
+        {s.buffer.name for s in walk_statements(launch) if isinstance(s, Store)} & {"G", "t"}
+        for launch in walk_statements(kernel.body)
+        if isinstance(launch, Launch)
+    ]
+    assert stored == [{"G"}, {"t"}]
