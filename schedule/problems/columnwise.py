@@ -25,8 +25,9 @@ from ...ir.linear_form import LinearForm, affine_form
 from ...ir.rewrite import loads_of, substitute
 from ...te.inline import inline_stages
 from ...te.workload import Stage, Workload
+from .row_axes import column_axis
 from .row_places import is_below, variable_forms
-from .rowwise import ComputedTensor, ReducedTensor, column_axis, inlined_into_readers
+from .rowwise import ComputedTensor, ReducedTensor, inlined_into_readers
 
 
 @dataclass(frozen=True, slots=True)

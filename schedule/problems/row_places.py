@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 
+from ...core.dtypes import int64
 from ...ir.buffer import Buffer
-from ...ir.expr import Expr, Load, Var
+from ...ir.expr import Const, Expr, Load, Var
 from ...ir.linear_form import LinearForm, affine_form
 from ...ir.rewrite import free_variables, loads_of
 from ...te.workload import Axis
+from ..tile.load_analysis import conditions_inside
 
 _LONGEST_VECTOR = 16
 """No vector has more elements."""
@@ -93,6 +95,18 @@ def is_neighbour(load: Load, own: Sequence[LinearForm | None]) -> bool:
     """Return whether a load reads its own row so many columns further on."""
     apart = _offset(load, own)
     return apart is not None and not any(apart[:-1])
+
+
+def is_gathered_row(load: Load, column: str, extents: Mapping[str, int]) -> bool:
+    """Return whether a load reads a whole row, along the axis ``column``, whose number is loaded as well and always is
+    one of the tensor. Rows are whole vectors. ``extents``: those of all axes."""
+    *leading, last = load.indices or (Const(0, int64),)
+    whole = (
+        last == Var(column) and load.buffer.shape[-1:] == (extents[column],) and not extents[column] % _LONGEST_VECTOR
+    )
+    if load.mask is not None or not whole or any(column in free_variables(i) for i in leading):
+        return False
+    return any(loads_of(i) for i in leading) and not conditions_inside(load, extents)
 
 
 def is_along_a_row(load: Load, column: str) -> bool:

@@ -22,7 +22,8 @@ from ...te.contraction import contraction_of
 from ...te.inline import inline_stages
 from ...te.workload import Axis, Reducer, Stage, Workload
 from .gemm import Gemm, gemm_of
-from .rowwise import ReducedTensor, RowwiseProblem, column_axis, row_axis, rowwise_problem
+from .row_axes import column_axis, row_axis
+from .rowwise import ReducedTensor, RowwiseProblem, rowwise_problem
 
 
 @dataclass(frozen=True, slots=True)

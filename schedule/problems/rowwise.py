@@ -12,6 +12,10 @@ The outputs may also read elements of any row of a tensor at other columns: half
 embeddings. Kernels load these once more, from memory that is close by then. Reductions of long rows may read neighbours
 in the same row, as in ``sum over k of abs(X[i, k + 1] - X[i, k])``.
 
+    total[i] = sum over k of abs(E[I[i], k])
+
+Rows may be those of a table at loaded numbers, as in a norm behind an embedding.
+
     total[c] = sum over n, p of X[n, c, p]
     Z[n, c, p] = X[n, c, p] / total[c]
 
@@ -23,7 +27,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, takewhile
 from math import gcd, prod
-from typing import TypeVar
 
 from ...core.dtypes import float32, float64
 from ...ir.buffer import Buffer
@@ -32,22 +35,13 @@ from ...ir.linear_form import affine_form
 from ...ir.rewrite import free_variables, loads_of, map_loads, substitute
 from ...te.dynamic import row_extent
 from ...te.inline import MAX_INLINED_NODES, inline_stages
-from ...te.workload import Axis, Reducer, Stage, Workload
+from ...te.workload import Reducer, Stage, Workload
 from ..tile.accumulation import Accumulation
 from ..tile.contiguous import contiguous_over
-from ..tile.delinearize import axis_indices, delinearize
+from ..tile.delinearize import delinearize
 from ..tile.pieces import LoadedSpan, span_of
-from .row_places import (
-    dimensions_of,
-    is_along_a_row,
-    is_neighbour,
-    kind_of,
-    row_offsets,
-    variable_forms,
-    with_axes_of_one,
-)
-
-T = TypeVar("T")
+from .row_axes import column_axis, has_column_axis, has_row_axis, in_order, is_column_axis, row_axes_of, row_axis
+from .row_places import is_along_a_row, is_gathered_row, is_neighbour, kind_of, row_offsets, variable_forms
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,18 +82,19 @@ class RowwiseProblem:
 
     ``rows`` and ``columns`` are the extents of the axes. Bodies call these axes ``row_axis(n)`` and ``column_axis(n)``.
     ``row_inputs`` are read at exactly (rows, columns). The last index of ``broadcast_loads`` is the last column axis,
-    on which their other indices do not depend. The last index of ``other_loads``, which elementwise outputs
-    have, depends on this axis in any way, and a condition may keep them inside their tensors. Those of reductions are
-    neighbours in row inputs. Every other load depends on the
-    row, or on the row and the segment: on any axes but the last column axis. A reduction reads only ``reductions`` that
-    stand before it, and those at its own row. ``elementwise_outputs`` have row and column axes, ``per_row_outputs``
-    have row axes only. ``order``: along which of the axes (rows, columns) each dimension of row inputs and elementwise
-    outputs goes, the last one along the last column axis, and -1 where it has one element; empty where it is along each
-    in turn, so that rows are contiguous. Outputs may have an order of their own. ``row_offsets``: the index along each
-    dimension at which the first row of each row input begins, in whole vectors; empty where all are 0. ``dynamic``: the
-    extent of the first row axis in a call, where that is dynamic. ``joined_extent``: 0, or the extent of the last axis
-    of the row inputs, where the last row axis and the column axis are this one axis, the parts of which are rows. The
-    last part ends where the axis ends, so that it may have columns of the part before.
+    on which their other indices do not depend. The last index of ``other_loads``, which elementwise outputs have,
+    depends on this axis in any way, and a condition may keep them inside their tensors; those of reductions read their
+    own row further on. Every other load depends on the row, or on the row and the segment: on any axes but the last
+    column axis. ``gathered``: row inputs whose rows are read at loaded indices, and these indices, along all dimensions
+    but the last one. A reduction reads only ``reductions`` that stand before it, and those at its own row.
+    ``elementwise_outputs`` have row and column axes, ``per_row_outputs`` have row axes only. ``order``: along which of
+    the axes (rows, columns) each dimension of row inputs and elementwise outputs goes, the last one along the last
+    column axis, and -1 where it has one element; empty where it is along each in turn, so that rows are contiguous.
+    Outputs may have an order of their own. ``row_offsets``: the index along each dimension at which the first row of
+    each row input begins, in whole vectors; empty where all are 0. ``dynamic``: the extent of the first row axis in a
+    call, where that is dynamic. ``joined_extent``: 0, or the extent of the last axis of the row inputs, where the last
+    row axis and the column axis are this one axis, the parts of which are rows. The last part ends where the axis ends,
+    so that it may have columns of the part before.
     """
 
     rows: tuple[int, ...]
@@ -114,6 +109,7 @@ class RowwiseProblem:
     order: tuple[int, ...] = ()
     other_loads: tuple[Load, ...] = ()
     row_offsets: tuple[tuple[int, ...], ...] = ()
+    gathered: tuple[tuple[Buffer, tuple[Expr, ...]], ...] = ()
 
     def input_indices(self, rows: Sequence[Expr], columns: Sequence[Expr]) -> tuple[Expr, ...]:
         """Return where row inputs are read, at an index of each row axis and each column axis."""
@@ -126,11 +122,15 @@ class RowwiseProblem:
 
     def indices_of(self, tensor: Buffer, rows: Sequence[Expr], columns: Sequence[Expr]) -> tuple[Expr, ...]:
         """Return where one of the row inputs is read, at an index of each row axis and each column axis."""
+        place = dict(self.gathered).get(tensor)
+        if place is not None:
+            return (*(substitute(i, {row_axis(n): at for n, at in enumerate(rows)}) for i in place), columns[-1])
         return self._from_first_row(tensor, self.input_indices(rows, columns))
 
     def own_indices_of(self, tensor: Buffer) -> tuple[Expr, ...]:
         """Return the indices at which bodies read one of the row inputs."""
-        return self._from_first_row(tensor, self.own_indices)
+        place = dict(self.gathered).get(tensor)
+        return self._from_first_row(tensor, self.own_indices) if place is None else (*place, Var(column_axis(0)))
 
     def _from_first_row(self, tensor: Buffer, at: tuple[Expr, ...]) -> tuple[Expr, ...]:
         offsets = dict(zip(self.row_inputs, self.row_offsets, strict=False)).get(tensor, (0,) * len(at))
@@ -335,50 +335,23 @@ class RowwiseProblem:
         return tuple(load for load in self.broadcast_loads if load in loads)
 
 
-def row_axis(n: int) -> str:
-    """Return the name of a row axis in the bodies of a problem. No tensor has such a name."""
-    return f"{_ROW_AXIS}{n}"
-
-
-def column_axis(n: int) -> str:
-    """Return the name of a column axis in the bodies of a problem."""
-    return f"{_COLUMN_AXIS}{n}"
-
-
-_ROW_AXIS, _COLUMN_AXIS = "row#", "column#"
 _LONG_ROW = 1024
-"""Reductions over several axes read neighbours in rows of at least so many elements; shorter ones are reduced in blocks
+"""Reductions over several axes read rows of at least so many elements further on; shorter ones are reduced in blocks
 (``reduction_parts``)."""
 _ROUNDED = 1e-6
 """The reciprocal of a number in float32 is off by less than this."""
 
 
-def has_row_axis(e: Expr) -> bool:
-    """Return whether an expression depends on a row axis."""
-    return any(name.startswith(_ROW_AXIS) for name in free_variables(e))
-
-
-def has_column_axis(e: Expr) -> bool:
-    """Return whether an expression depends on a column axis."""
-    return any(isinstance(v, Var) and v.name.startswith(_COLUMN_AXIS) for v in walk(e))
-
-
-def in_order(axes: tuple[T, ...], order: tuple[int, ...], of_one: T) -> tuple[T, ...]:
-    """Return what each dimension has, where ``axes`` has it for each axis (see ``RowwiseProblem.order``). ``of_one``:
-    what a dimension of one element has."""
-    return tuple(of_one if n < 0 else axes[n] for n in order) if order else axes
-
-
-def rowwise_problem(workload: Workload, *, neighbours: bool = False) -> RowwiseProblem | None:
+def rowwise_problem(workload: Workload, *, reads_elsewhere: bool = False) -> RowwiseProblem | None:
     """Return the workload as work on rows, or None where it is no such work.
 
     It is none where a reduction leaves out the last dimension of what it reads, is over other axes than the other
-    reductions, or reads something that belongs to another row or column. With ``neighbours`` reductions of
-    long rows may read row inputs at columns further on, too, by as many of them everywhere.
+    reductions, or reads something that belongs to another row or column. With ``reads_elsewhere`` reductions of long
+    rows may read them further on, too, by as many columns everywhere, and rows may be read at loaded indices.
     """
     stages = inlined_into_readers(inline_stages(workload))
     reducing = [s for s in stages if s.reducer is not None] if stages else []
-    axes = _axes_of(reducing[0]) if reducing else None
+    axes = row_axes_of(reducing[0], gathered=reads_elsewhere) if reducing else None
     if not stages or axes is None:
         return None
     reductions: list[ReducedTensor] = []
@@ -389,7 +362,7 @@ def rowwise_problem(workload: Workload, *, neighbours: bool = False) -> RowwiseP
         extents = tuple(a.extent for a in stage.axes)
         order = axes.output_order(stage, {r.tensor.name for r in reductions})
         if stage.reducer is not None:
-            own = _axes_of(stage)
+            own = row_axes_of(stage, gathered=reads_elsewhere)
             if own is None or replace(own, reduced=axes.reduced) != axes:
                 return None
             reductions.append(ReducedTensor(stage.tensor, stage.reducer, own.on_problem_axes(stage)))
@@ -406,105 +379,13 @@ def rowwise_problem(workload: Workload, *, neighbours: bool = False) -> RowwiseP
             per_row.append(ComputedTensor(r.tensor, Load(r.tensor, at_row)))
     problem = _with_loads(
         RowwiseProblem(axes.rows, axes.columns, (), (), (*reductions,), (*elementwise,), (*per_row,), order=axes.order),
-        neighbours=neighbours and (len(axes.columns) == 1 or axes.columns[-1] >= _LONG_ROW),
+        reads_elsewhere=reads_elsewhere,
     )
     extent = row_extent(workload)
     if problem is None or extent is None:
         return problem
     orders = (axes.order, *(c.order for c in elementwise if c.order is not None))
     return replace(problem, dynamic=Var(extent.var)) if axes.rows and all(o[:1] in ((), (0,)) for o in orders) else None
-
-
-@dataclass(frozen=True, slots=True)
-class _Axes:
-    """The axes of a reduction: the extents of rows and columns, and their ``order`` (see ``RowwiseProblem``).
-    ``reduced``: what each reduced axis of the stage is, by name."""
-
-    rows: tuple[int, ...]
-    columns: tuple[int, ...]
-    order: tuple[int, ...]
-    reduced: Mapping[str, Expr]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of row inputs and elementwise outputs."""
-        return in_order((*self.rows, *self.columns), self.order, 1)
-
-    def with_joined_columns(self, stage: Stage) -> Stage:
-        """Return an output whose last axes are parts of the column axis, such as pairs of columns, with these as one
-        axis; any other stage as it is."""
-        extents, (*_, column), kept = tuple(a.extent for a in stage.axes), self.columns, len(self.rows)
-        if stage.reducer is not None or len(self.columns) > 1 or len(extents) < kept + 2 or column < 2:
-            return stage
-        parts, joined = stage.axes[kept:], Axis(column_axis(0), column)
-        if prod(extents[kept:]) != column or sorted(extents[:kept]) != sorted(self.rows):
-            return stage
-        tensor = replace(stage.tensor, shape=(*extents[:kept], column))
-        body = substitute(stage.body, axis_indices(Var(joined.name), parts))
-        return replace(stage, tensor=tensor, axes=(*stage.axes[:kept], joined), body=body)
-
-    def output_order(self, stage: Stage, results: Collection[str]) -> tuple[int, ...] | None:
-        """Return along which of the axes (rows, columns) each dimension of an output goes, by where it reads what was
-        reduced of its row. ``results``: the names of such tensors. None where that is the order of row inputs, and
-        where it is no output with contiguous columns."""
-        read = next((load.indices for load in loads_of(stage.body) if load.buffer.name in results), ())
-        kept, extents = len(self.rows), (*self.rows, *self.columns)
-        numbers = {i.name: n for n, i in enumerate(read) if isinstance(i, Var)}
-        columns = range(kept, len(extents))
-        rest = iter(columns)
-        order = tuple(numbers[a.name] if a.name in numbers else next(rest, -1) for a in stage.axes)
-        if sorted(order) != [*range(len(extents))] or order[-len(columns) :] != tuple(columns):
-            return None
-        same = order == (self.order or tuple(range(len(extents))))
-        return None if same or tuple(extents[n] for n in order) != tuple(a.extent for a in stage.axes) else order
-
-    def on_problem_axes(self, stage: Stage, order: tuple[int, ...] | None = None) -> Expr:
-        """Return the body of a stage on the axes of the problem. The stage reduces, has one of the shapes of outputs,
-        or is an output of another ``order``. What is read along an axis of one element is read at that axis, and not
-        at the constant 0."""
-        at_row = tuple(Var(row_axis(n)) for n in range(len(self.rows)))
-        columns = tuple(Var(column_axis(n)) for n in range(len(self.columns)))
-        at_element = in_order((*at_row, *columns), self.order, index(0))
-        places: dict[tuple[int, ...], tuple[Expr, ...]] = {self.rows: at_row}
-        own: tuple[Expr, ...] = at_row
-        if stage.reducer is not None or tuple(a.extent for a in stage.axes) == self.shape:
-            places[self.shape] = at_element
-            own = at_row if stage.reducer is not None else at_element
-        if order is not None:
-            own = in_order((*at_row, *columns), order, index(0))
-
-        def at_axes(load: Load) -> Expr:
-            shape = load.buffer.shape
-            both = zip(places.get(shape, load.indices), shape, load.indices, strict=True)
-            return replace(load, indices=tuple(v if extent == 1 else i for v, extent, i in both))
-
-        values = {a.name: v for a, v in zip(stage.axes, own, strict=True)}
-        values |= self.reduced if stage.reducer is not None else {}
-        return map_loads(substitute(stage.body, values), at_axes)
-
-
-def _axes_of(stage: Stage) -> _Axes | None:
-    """Return the axes of a reduction, by the first load that reads a dimension along each of its axes of more than one
-    element, the last dimension along a reduced axis; by a load that has the axes in their order, if there is one. None
-    where there is no such load."""
-    axes, kept = (*stage.axes, *stage.reduce_axes), len(stage.axes)
-    plain, rows = tuple(range(len(axes))), tuple(a.extent for a in stage.axes)
-    read = [dimensions_of(load, axes) for load in loads_of(stage.body)]
-    read = read if any(read) else [dimensions_of(load, axes, shifted=True) for load in loads_of(stage.body)]
-    if plain in (with_axes_of_one(d, axes) for d in read):
-        columns = {a.name: Var(column_axis(n)) for n, a in enumerate(stage.reduce_axes)}
-        return _Axes(rows, tuple(a.extent for a in stage.reduce_axes), (), columns)
-    long = [n for n, a in enumerate(axes) if a.extent > 1]
-    for dimensions in read:
-        if dimensions[-1:] < (kept,) or sorted(d for d in dimensions if d >= 0) != long:
-            continue
-        in_memory = [n for n in dimensions if n >= kept]
-        numbers = {n: kept + place for place, n in enumerate(in_memory)}
-        reduced: dict[str, Expr] = {a.name: index(0) for a in stage.reduce_axes}
-        reduced |= {axes[n].name: Var(column_axis(place)) for place, n in enumerate(in_memory)}
-        order = tuple(numbers.get(n, n) for n in dimensions)
-        return _Axes(rows, tuple(axes[n].extent for n in in_memory), order, reduced)
-    return None
 
 
 def inlined_into_readers(workload: Workload) -> tuple[Stage, ...] | None:
@@ -532,18 +413,21 @@ def inlined_into_readers(workload: Workload) -> tuple[Stage, ...] | None:
     return tuple(stages)
 
 
-def _with_loads(p: RowwiseProblem, *, neighbours: bool) -> RowwiseProblem | None:
-    """Return the problem with what it reads, or None where a load is not one that it allows. ``neighbours``: whether
-    reductions may read some."""
+def _with_loads(p: RowwiseProblem, *, reads_elsewhere: bool) -> RowwiseProblem | None:
+    """Return the problem with what it reads, or None where a load is not one that it allows. ``reads_elsewhere``: as in
+    ``rowwise_problem``."""
     row_names = [row_axis(n) for n in range(len(p.rows))]
     column_names = [column_axis(n) for n in range(len(p.columns))]
     row_inputs: dict[str, Buffer] = {}
+    gathered: dict[Buffer, tuple[Expr, ...]] = {}
     broadcasts: dict[Load, None] = {}
     others: dict[Load, None] = {}
     results = {r.tensor.name: r for r in p.reductions}
     first = [affine_form(i) for i in p.own_indices]
     offsets = row_offsets([r.body for r in p.reductions], first)
     reduced, elementwise = [r.body for r in p.reductions], [c.body for c in p.elementwise_outputs]
+    is_long = len(p.columns) == 1 or p.columns[-1] >= _LONG_ROW
+    gathers = reads_elsewhere and len(p.columns) == 1 and not p.order
     for n, body in enumerate((*reduced, *elementwise, *(c.body for c in p.per_row_outputs))):
         is_elementwise = 0 <= n - len(reduced) < len(elementwise)
         for load in loads_of(body):
@@ -552,8 +436,15 @@ def _with_loads(p: RowwiseProblem, *, neighbours: bool) -> RowwiseProblem | None
                 own = [f and f + offset for f, offset in zip(first, offsets[load.buffer], strict=True)]
             kind = kind_of(load, own, p.extents)
             is_read = is_elementwise and is_along_a_row(load, column_names[-1])
-            if kind is None and (is_read or (neighbours and n < len(reduced) and is_neighbour(load, own))):
+            is_further = reads_elsewhere and is_long and n < len(reduced) and is_neighbour(load, own)
+            if gathers and is_gathered_row(load, column_names[0], p.extents):
+                kind = "row input"
+                if gathered.setdefault(load.buffer, load.indices[:-1]) != load.indices[:-1]:
+                    return None
+            elif kind is None and (is_read or is_further):
                 kind = "other"
+            elif kind is None and gathers and not has_column_axis(load):
+                kind = "segment"
             if kind is None:
                 return None
             if load.buffer.name in results:
@@ -573,9 +464,11 @@ def _with_loads(p: RowwiseProblem, *, neighbours: bool) -> RowwiseProblem | None
         return None
     if any(load in others and load.buffer.name not in row_inputs for body in reduced for load in loads_of(body)):
         return None
+    if gathered and (others or any(_has_chosen_factor(body, gathered, row_inputs) for body in reduced)):
+        return None
     tensors = tuple(row_inputs.values())
     at = tuple(offsets.get(b, (0,) * len(b.shape)) for b in tensors) if offsets else ()
-    found = replace(p, row_inputs=tensors, row_offsets=at)
+    found = replace(p, row_inputs=tensors, row_offsets=at, gathered=tuple(gathered.items()))
     return replace(found, broadcast_loads=tuple(broadcasts), other_loads=tuple(others))
 
 
@@ -588,9 +481,22 @@ def _is_product(body: Expr, p: RowwiseProblem, row_inputs: Mapping[str, Buffer])
     return len(others) > 0 and (one_row or (len(others) > 1 and min(others) < len(p.columns)))
 
 
+def _has_chosen_factor(body: Expr, gathered: Collection[Buffer], row_inputs: Mapping[str, Buffer]) -> bool:
+    """Return whether a reduction multiplies a row that is gathered by what belongs to its own row, as a product with a
+    matrix that is chosen for each row does: rows that share a matrix should share what they read of it."""
+    products = [(e.a, e.b) for e in walk(body) if isinstance(e, Binary) and e.op is BinaryOp.MUL]
+    for one, other in (*products, *((b, a) for a, b in products)):
+        is_own = any(has_row_axis(load) and has_column_axis(load) for load in loads_of(one)) and not _reads(
+            one, row_inputs
+        )
+        if is_own and any(load.buffer in gathered for load in loads_of(other)):
+            return True
+    return False
+
+
 def _columns_of(load: Load) -> int:
     """Return on how many column axes it depends where a load reads."""
-    return sum(name.startswith(_COLUMN_AXIS) for name in free_variables(load))
+    return sum(is_column_axis(name) for name in free_variables(load))
 
 
 def _reads(body: Expr, tensors: Mapping[str, Buffer]) -> bool:

@@ -44,7 +44,8 @@ from ....te.functions import cast, equal, negated
 from ....te.workload import Workload
 from ...loop_nest.nest import KERNEL_NAME, kernel_of
 from ...problems.columnwise import ColumnwiseProblem, has_reduced_axis, outer_axis, reduced_axis
-from ...problems.rowwise import ReducedTensor, column_axis
+from ...problems.row_axes import column_axis
+from ...problems.rowwise import ReducedTensor
 from ...tile.accumulation import register_dtype, store_state
 from ...tile.contiguous import contiguous_vector
 from ...tile.delinearize import delinearize

@@ -10,7 +10,8 @@ from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import Expr, Load, Var, index, maximum, minimum
 from ....ir.linear_form import affine_form
 from ...problems.columnwise import reduced_axis
-from ...problems.rowwise import ComputedTensor, column_axis
+from ...problems.row_axes import column_axis
+from ...problems.rowwise import ComputedTensor
 from ...tile.accumulation import store_state
 from ...tile.contiguous import contiguous_vector
 from ...tile.delinearize import delinearize

@@ -8,7 +8,7 @@ from ....ir.build import Writer
 from ....ir.expr import Expr, Load, index
 from ....te.workload import Workload
 from ...problems.columnwise import ColumnwiseProblem, outer_axis
-from ...problems.rowwise import column_axis
+from ...problems.row_axes import column_axis
 from ...tile.accumulation import store_state
 from ...tile.delinearize import delinearize
 from ...tile.names import free_prefix

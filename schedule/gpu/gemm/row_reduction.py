@@ -43,8 +43,9 @@ from ....ir.gpu.wgmma import WGMMA_M
 from ....ir.rewrite import free_variables, loads_of
 from ....te.workload import Reducer
 from ...problems.gemm import Gemm, Result
+from ...problems.row_axes import column_axis, row_axis
 from ...problems.row_reduced_gemm import RowReducedGemm, RowReduction
-from ...problems.rowwise import ReducedTensor, RowwiseProblem, column_axis, row_axis
+from ...problems.rowwise import ReducedTensor, RowwiseProblem
 from ...tile.accumulation import Accumulation, register_dtype, store_state
 from ...tile.contiguous import contiguous_vector
 from ...tile.names import FreshNameWriter

@@ -15,7 +15,8 @@ from functools import lru_cache
 from ....ir.buffer import Buffer
 from ....ir.expr import Binary, BinaryOp, Expr, Load, Unary, UnaryOp, Var, rebuild, walk
 from ....ir.rewrite import loads_of
-from ...problems.rowwise import RowwiseProblem, column_axis, has_column_axis
+from ...problems.row_axes import column_axis, has_column_axis
+from ...problems.rowwise import RowwiseProblem
 from ...tile.accumulation import register_dtype
 
 MOST_HELD_VALUES = 32

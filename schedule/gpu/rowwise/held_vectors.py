@@ -9,7 +9,8 @@ from ....ir.expr import Expr, Load, Var, index, maximum, minimum
 from ....ir.linear_form import LinearForm, linear_form
 from ....ir.rewrite import free_variables, substitute
 from ....ir.simplify import simplify
-from ...problems.rowwise import RowwiseProblem, column_axis, row_axis
+from ...problems.row_axes import column_axis, row_axis
+from ...problems.rowwise import RowwiseProblem
 from ...tile.load_analysis import conditions_inside
 from ...tile.pieces import LANE, LoadedSpan
 from .sizes import RowPartition

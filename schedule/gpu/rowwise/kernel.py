@@ -111,6 +111,8 @@ class RowPrefetch:
         """Prefetch the rows of this CTA, and a share of the broadcast operands."""
         p, s, name = self.passes.problem, self.passes.sizes, self.passes.name
         for n, tensor in enumerate(p.row_inputs):
+            if tensor in dict(p.gathered):  # the launch before may write where its rows are
+                continue
             first = partial(self._first_element, tensor)
             self._prefetch.own(name(f"prefetched{n}"), tensor, s.rows_per_cta, self._elements, first)
         for n, buffer in enumerate(dict.fromkeys(load.buffer for load in p.broadcast_loads)):
@@ -120,6 +122,8 @@ class RowPrefetch:
         """Prefetch the rows of the CTA that comes ``prefetch_distance`` CTAs later."""
         s, name = self.passes.sizes, self.passes.name
         for n, tensor in enumerate(self.passes.problem.row_inputs):
+            if tensor in dict(self.passes.problem.gathered):
+                continue
             self._prefetch.following(
                 name(f"prefetched_later{n}"),
                 tensor,

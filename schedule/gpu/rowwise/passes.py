@@ -10,7 +10,8 @@ from ....ir.gpu.barrier import SyncScope
 from ....ir.linear_form import affine_form
 from ....ir.rewrite import loads_of, substitute
 from ....te.functions import cast, equal
-from ...problems.rowwise import ReducedTensor, column_axis, has_column_axis
+from ...problems.row_axes import column_axis, has_column_axis
+from ...problems.rowwise import ReducedTensor
 from ...tile.accumulation import Accumulation, register_dtype, store_state
 from ...tile.contiguous import contiguous_vector
 from ...tile.pieces import LoadedSpan
@@ -69,6 +70,7 @@ class RowPasses:
     def read_once(self) -> tuple[Buffer, ...]:
         """The row inputs of which no thread loads an element that another one has."""
         again = {load.buffer for load in self.problem.other_loads if load not in self.held}
+        again |= set(dict(self.problem.gathered))
         return tuple(b for b in self.problem.row_inputs if b not in again)
 
     def allocate_scratch(self, slots: int) -> list[tuple[Buffer, ...]]:

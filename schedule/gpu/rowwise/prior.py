@@ -16,7 +16,8 @@ import numpy as np
 
 from ....ir.expr import WARP_LANES, Binary, Expr, Load, Unary, UnaryOp, Var, index, walk
 from ....ir.rewrite import loads_of, map_loads
-from ...problems.rowwise import RowwiseProblem, column_axis, has_column_axis
+from ...problems.row_axes import column_axis, has_column_axis
+from ...problems.rowwise import RowwiseProblem
 from ...space.columns import Floats, Ints
 from ...tile.reciprocals import with_reciprocals
 from ..memory_prior import BLOCK_CYCLES

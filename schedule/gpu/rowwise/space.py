@@ -16,7 +16,8 @@ from ....core.target import Target
 from ....ir.expr import WARP_LANES, Load
 from ....ir.stmt import Kernel
 from ....te.workload import Workload
-from ...problems.rowwise import RowwiseProblem, has_row_axis, rowwise_problem
+from ...problems.row_axes import has_row_axis
+from ...problems.rowwise import RowwiseProblem, rowwise_problem
 from ...sketch import Peaks
 from ...space.columns import Bools, Columns, Derived, Floats, Ints, columns_of_setting, derived_once
 from ...space.constraint import Constraint
@@ -442,7 +443,7 @@ def _in_shared(c: Columns) -> Bools:
 
 
 def _plan(workload: Workload, target: Target) -> RowwisePlan | None:
-    problem = rowwise_problem(workload, neighbours=True)
+    problem = rowwise_problem(workload, reads_elsewhere=True)
     return None if problem is None else RowwisePlan(workload, target, problem)
 
 

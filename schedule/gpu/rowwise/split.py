@@ -33,7 +33,8 @@ from ....ir.rewrite import loads_of, map_loads, substitute
 from ....ir.stmt import Kernel, seq
 from ....te.workload import Reducer, Workload
 from ...loop_nest.nest import KERNEL_NAME
-from ...problems.rowwise import ComputedTensor, ReducedTensor, RowwiseProblem, column_axis, row_axis, rowwise_problem
+from ...problems.row_axes import column_axis, row_axis
+from ...problems.rowwise import ComputedTensor, ReducedTensor, RowwiseProblem, rowwise_problem
 from ...sketch import Peaks
 from ...space.columns import Bools, Columns, Derived, Floats, columns_of_setting
 from ...space.constraint import Constraint
@@ -145,7 +146,7 @@ def split_problem(p: RowwiseProblem, workload: Workload) -> SplitProblem | None:
     What joins positions are two tensors: the best value of each part, and where it stands in the whole row.
     """
     shape = _cut(p.columns)
-    if shape is None or p.dynamic or not p.reductions or p.row_offsets:
+    if shape is None or p.dynamic or not p.reductions or p.row_offsets or p.gathered:
         return None
     if p.other_loads and p.elementwise_outputs:
         return None
@@ -346,7 +347,7 @@ def _cut(columns: Extents) -> tuple[Extents, Extents] | None:
 
 
 def _plan(workload: Workload, target: Target) -> SplitPlan | None:
-    problem = rowwise_problem(workload, neighbours=True)
+    problem = rowwise_problem(workload, reads_elsewhere=True)
     found = None if problem is None else split_problem(problem, workload)
     if problem is None or found is None:
         return None

@@ -12,7 +12,8 @@ from ....ir.expr import Expr, Load, Select, Var, conjunction, const, index, logi
 from ....ir.gpu.async_copy import CopyAsync
 from ....te.functions import equal
 from ....te.workload import Workload
-from ...problems.rowwise import RowwiseProblem, column_axis, row_axis
+from ...problems.row_axes import column_axis, row_axis
+from ...problems.rowwise import RowwiseProblem
 from ...tile.contiguous import contiguous_over, contiguous_vector
 from ...tile.delinearize import delinearize
 from ...tile.names import free_prefix

@@ -82,7 +82,7 @@ def test_what_is_cheap_and_what_reads_neighbours_is_computed_again() -> None:
             "X: float32[4, 513]\nS[i] = sum over j < 512 of tanh(X[i, j + 1] - X[i, j])\n"
             "Y[i, j < 512] = tanh(X[i, j + 1] - X[i, j]) * S[i]"
         ),
-        neighbours=True,
+        reads_elsewhere=True,
     )
     assert plain is not None and beside is not None
     assert held_values(plain).values == () and held_values(beside).values == ()
