@@ -7,7 +7,7 @@ partial[b, j] = sum over p of X[16 * b + p, j]    total[]  = sum over b, j of pa
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import combinations, product
+from itertools import chain, combinations, product
 from math import prod
 
 from ..ir.buffer import Buffer
@@ -19,7 +19,7 @@ from ..te.functions import cast, within
 from ..te.workload import Axis, Reducer, Stage
 from .tile.accumulation import Accumulation
 
-SMALL_BLOCKS = (16, 32, 8, *range(64, 3, -1))
+SMALL_BLOCKS = (16, 32, 8, *range(64, 7, -1))
 """So many elements are reduced at once in what is reduced in blocks: the first of these that divides the axis, or else
 the first one."""
 LARGE_BLOCKS = (64, *SMALL_BLOCKS)
@@ -37,11 +37,25 @@ def reductions_in_parts(stage: Stage, taken: set[str], blocks: Sequence[int]) ->
         return
     if reducer in (Reducer.SUM, Reducer.PROD) and dtype.is_float and dtype.bits < 32:
         return
-    if found is None:
-        yield from _along_last_axes(stage, taken)
+    along = _along_last_axes(stage, taken) if found is None else ()
     axes = {a.name for a in (*stage.axes, *stage.reduce_axes) if a.extent > 1}
+    in_blocks: Iterable[Sequence[Stage]] = ()
     if any(axes <= free_variables(load) for load in loads_of(stage.body)):
-        yield from _in_blocks(stage, Accumulation(reducer, stage.body.dtype, dtype), taken, blocks)
+        in_blocks = _in_blocks(stage, Accumulation(reducer, stage.body.dtype, dtype), taken, blocks)
+    yield from chain(in_blocks, along) if _axes_of_rows_beside(stage) else chain(along, in_blocks)
+
+
+def _axes_of_rows_beside(stage: Stage) -> set[str]:
+    """Return the axes along which a stage reads two rows of one tensor that are as far apart everywhere. A thread that
+    goes through a block of such rows has one of them from its step before."""
+    found: set[str] = set()
+    for one, other in combinations(loads_of(stage.body), 2):
+        forms = [(affine_form(i), affine_form(j)) for i, j in zip(one.indices, other.indices, strict=False)]
+        apart = [f - g for f, g in forms if f is not None and g is not None]
+        if one.buffer == other.buffer and len(apart) == len(one.indices) and all(f.is_constant for f in apart):
+            further = (i for i, f in zip(one.indices[:-1], apart, strict=False) if f.constant)
+            found |= {name for i in further for name in free_variables(i)}
+    return found
 
 
 def reads_across(stage: Stage) -> bool:
@@ -82,7 +96,8 @@ def _in_blocks(stage: Stage, how: Accumulation, taken: set[str], sizes: Sequence
     axes = {a.name: a for a in (*stage.axes, *stage.reduce_axes)}
     along = dict.fromkeys(name for load in loads_of(stage.body) for name in _contiguous_axes(load) if name in axes)
     tensor_name, *names = (fresh_name(name, taken) for name in ("partial", "block", "place", "blocks"))
-    reduced = sorted(stage.reduce_axes, key=lambda a: a.name not in along)
+    beside = _axes_of_rows_beside(stage)
+    reduced = sorted(stage.reduce_axes, key=lambda a: (a.name not in beside, a.name not in along))
     for axis, row in product(reduced, along):
         if axis.name == row and len(reduced) > 1:
             continue
