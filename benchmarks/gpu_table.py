@@ -94,6 +94,7 @@ def measured(
 ) -> Result:
     """Tune and time the rows whose names match, and ``judge`` them, also after each of them. ``sustained``: besides
     short replays, with long ones too."""
+    torch.backends.cudnn.benchmark = True  # so that peers have the fastest algorithms
     if "parts" in options.extra:
         return judge(_joined(list(rows), options.extra["parts"]))
     rows = {name: row for name, row in rows.items() if fnmatch(name, options.rows)}

@@ -235,7 +235,6 @@ ROWS: dict[str, Row] = {
 
 def run(options: Options) -> Result:
     """Tune and time every row whose name matches."""
-    torch.backends.cudnn.benchmark = True
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = True  # for the rows of float32
     sustained = options.extra.get("sustained", "1") == "1"
     return measured(ROWS, options, _judged, trials=MOST_TRIALS, sustained=sustained)

@@ -25,6 +25,10 @@ ROWS: dict[str, tuple[str, ...]] = {
         "2026-11-29-h200-memory-running-sums-9d06a90b",
         "2026-11-29-h200-memory-scatters",
     ),
+    "sliding maxima, correlations, sums of differences, traces of products": (
+        "2026-11-29-h200-memory-correlations",
+        "2026-11-29-h200-memory-differences",
+    ),
     "attention": (
         "2026-11-27-h200-attention-d128",
         "2026-11-28-h200-attention-full-16x16384",
@@ -51,8 +55,9 @@ ROWS: dict[str, tuple[str, ...]] = {
     "convolutions, float32 as TF32": ("2026-11-28-h200-convolution-tf32", "2026-11-28-h200-convolution-tf32-rest"),
     "products of 8-bit floats, with scales of tensors or blocks": (
         "2026-11-27-h200-types-fp8",
-        "2026-11-28-h200-types-fp8block",
+        "2026-11-29-h200-types-fp8block",
     ),
+    "weights, keys and values of fewer bits": ("2026-11-29-h200-stored", "2026-11-29-h200-stored-rest"),
     "grouped products (experts), bfloat16": ("2026-11-28-h200-grouped",),
     "whole models, float16": ("2026-11-27-h200-models",),
     "single modules, float32, in training mode": ("2026-11-29-h200-modules",),
