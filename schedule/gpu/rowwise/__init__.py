@@ -11,6 +11,7 @@ What comes in is a ``problems.rowwise.RowwiseProblem``. What goes out is a kerne
                      ``cooperative_kernel``
 ``circular_buffer``  rows that stay in a circular buffer in shared memory
 ``vectors``          the vectors of a row that belong to one thread
-``held_vectors``     which of them has what an output reads at another column
+``held_vectors``     which of them has what is read at another column
+``held_values``      values of a row that stay in registers from one pass to the next
 ``passes``           the reductions of a row, and what is written from them
 """
