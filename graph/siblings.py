@@ -191,14 +191,15 @@ def _are_layers(graph: Graph, first: KernelCall | _Joint, second: KernelCall | _
 def _is_same_rows(graph: Graph, first: KernelCall | _Joint, second: KernelCall | _Joint) -> bool:
     """Return whether ``second`` goes on with the rows of ``first``, so that one kernel keeps them. One of the two
     reduces the rows. ``second`` reads them again with what they were reduced to, such as to divide by it, or it reduces
-    what ``first`` made of them."""
+    what ``first`` made of them, as a map or with a reduction of its own."""
     reduced = [Kind.REDUCTION in _mains(graph, call) for call in (first, second)]
+    is_map = not _mains(graph, first)
     largest = max((graph.values[name].elements, name) for name in first.reads)[1]
     elements = graph.values[largest].elements
     if any(graph.values[name].elements > elements for call in (first, second) for name in (*call.reads, *call.writes)):
         return False
     whole = any(graph.values[name].elements == elements for name in first.writes if name in second.reads)
-    return (reduced[0] and largest in second.reads) or (all(reduced) and whole)
+    return (reduced[0] and largest in second.reads) or (reduced[1] and whole and (reduced[0] or is_map))
 
 
 def _mains(graph: Graph, call: KernelCall | _Joint) -> set[Kind]:

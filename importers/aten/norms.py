@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
+from ...core.dtypes import float64
 from ...graph.graph import Value
 from .rule import Emitter, cast, need, number, reshape, rule
 
@@ -22,7 +25,9 @@ def _layer_norm(b: Emitter, x: Value, shape: Sequence[int], weight: Any, bias: A
 
 @rule("_fused_rms_norm.default", "rms_norm.default")
 def _rms_norm(b: Emitter, x: Value, shape: Sequence[int], weight: Any = None, epsilon: Any = None) -> Value:
-    need(epsilon is not None, "no epsilon")
+    """Without an epsilon torch takes that of the type in which it computes, which is float32 for shorter floats."""
+    if epsilon is None:
+        epsilon = float(np.finfo(np.float64 if x.dtype == float64 else np.float32).eps)
     given = [] if weight is None else [cast(b, weight, x.dtype)]
     return b.node("rms_norm", x, *given, dims=len(shape), epsilon=epsilon)
 

@@ -19,6 +19,13 @@ X = Value("x", TensorType((2, 128, 1024), float32))
 Write = Callable[[GraphBuilder, Value], Any]
 
 
+def _steps(b: GraphBuilder, x: Value, dim: int) -> Value:
+    """The absolute differences of neighbours, which no kernel stores where parts end where dimensions do."""
+    end = x.shape[dim]
+    later, earlier = (b.node("slice", x, dim=dim, start=n, stop=end - 1 + n, step=1) for n in (1, 0))
+    return b.node("abs", b.node("sub", later, earlier))
+
+
 @pytest.mark.parametrize(
     ("write", "x", "expected"),
     [
@@ -37,8 +44,18 @@ Write = Callable[[GraphBuilder, Value], Any]
         ),
         (lambda b, x: b.node("sum", x, dims=(1,)), Value("x", TensorType((2, 65537), float32)), ["sum"]),  # a prime
         (lambda b, x: b.node("sum", x, dims=(2,)), X, ["sum"]),
+        (
+            lambda b, x: b.node("sum", _steps(b, x, 2), dims=(0, 1, 2)),
+            Value("x", TensorType((2, 256, 512), float32)),
+            ["sub abs sum", "sum"],
+        ),
+        (
+            lambda b, x: b.node("sum", _steps(b, x, 0), dims=(0,)),
+            Value("x", TensorType(((1 << 17) + 1,), float32)),
+            ["sub abs sum"],
+        ),
     ],
-    ids=["everything", "rows", "one dimension", "variance", "layer norm", "prime", "short"],
+    ids=["everything", "rows", "one dimension", "variance", "layer norm", "prime", "short", "steps", "steps of a row"],
 )
 def test_what_is_reduced_in_steps(write: Write, x: Value, expected: list[str]) -> None:
     assert kernels(graph_of(write, x)) == expected

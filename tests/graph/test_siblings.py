@@ -55,6 +55,16 @@ def test_no_more_is_joined_than_a_class_takes() -> None:
     assert [c.writes for c in program.kernels] == [outputs[:5], outputs[5:10], outputs[10:]]
 
 
+def test_a_map_that_is_stored_is_computed_with_what_reduces_it() -> None:
+    """As the gradient of an activation with that of a bias, and as logits with a soft cap in a cross entropy."""
+    x, d = (Value(name, TensorType((512, 256), float32)) for name in "xd")
+    b = GraphBuilder(["x", "d"])
+    y = b.node("where", b.node("gt", x, b.node("full", shape=(), value=0.0, dtype="float32")), d, x)
+    outputs = (y.name, b.node("sum", y, dims=(0,)).name)
+    (call,) = compile_program(check_graph(Graph((x, d), (), b.nodes, outputs)), on_hopper, gpu=True).kernels
+    assert set(call.writes) == set(outputs) and set(call.reads) == {"x", "d"}
+
+
 def test_reductions_that_share_one_of_their_inputs_read_it_once() -> None:
     """The distances of rows to two others, as a triplet loss takes them. No name of an input decides."""
     for names in (("a", "b", "c"), ("c", "b", "a"), ("b", "a", "c")):
