@@ -75,6 +75,16 @@ def _var_mean(b: Emitter, x: Value, dims: Any = None, *, correction: Any = 1, ke
     return [variance, b.node("mean", x, dims=dims_of(dims, len(x.shape)), keep=keepdim)]
 
 
+@rule("var_mean.dim")
+def _var_mean_of_dims(b: Emitter, x: Value, dims: Any, unbiased: bool = True, keepdim: bool = False) -> Sequence[Value]:
+    return _var_mean(b, x, dims, correction=int(unbiased), keepdim=keepdim)
+
+
+@rule("var_mean.default")
+def _var_mean_of_all(b: Emitter, x: Value, unbiased: bool = True) -> Sequence[Value]:
+    return _var_mean(b, x, correction=int(unbiased))
+
+
 @rule("linalg_vector_norm.default")
 def _vector_norm(b: Emitter, x: Value, order: Any = 2, dims: Any = None, keep: bool = False, **keywords: Any) -> Value:
     need(bool(x.shape), "a scalar")
