@@ -225,6 +225,14 @@ class _Importer:
         ]
         return self.dtype_of(torch.result_type(*given))
 
+    def expanded_from(self, value: Value) -> Value:
+        node = next((n for n in reversed(self._builder.nodes) if n.name == value.name), None)
+        if node is None or node.op != "expand":
+            return value
+        (name,) = node.operands
+        known = (v for n in self._builder.nodes for v in n.results)
+        return next((v for v in (*known, *self._inputs, *self._constants) if v.name == name), value)
+
     def known(self, value: Value) -> Array | None:
         return known_value(self._builder, value)
 

@@ -96,6 +96,17 @@ def _spread(o: Sequence[Any], v: Values) -> Any:
     return result
 
 
+def _scatter(o: Sequence[Any], v: Values) -> Any:
+    """Terms at other places go to one more, which is left out."""
+    places, x = o
+    d, count, how = v.integer("dim"), v.integer("count"), v.text("how")
+    shape = (*x.shape[:d], count + 1, *x.shape[d + 1 :])
+    nothing, reduce = {"sum": (0, "sum"), "max": (-torch.inf, "amax"), "min": (torch.inf, "amin")}[how]
+    places = torch.where(places < 0, places + count, places) if v.flag("from_end") else places
+    there = torch.where((places >= 0) & (places < count), places, count).long()
+    return x.new_full(shape, nothing).scatter_reduce(d, there, x, reduce).narrow(d, 0, count)
+
+
 def _bordered(x: Any, v: Values, value: float) -> Any:
     pairs = zip(reversed(v.integers("before")), reversed(v.integers("behind")), strict=True)
     return functional.pad(x, [n for pair in pairs for n in pair], value=value)
@@ -243,6 +254,7 @@ FUNCTIONS: dict[str, _Function] = {
     "argmin": lambda o, v: o[0].argmin(v.integer("dim"), v.flag("keep")),
     "gather": _gather,
     "gather_elements": lambda o, v: o[0].gather(v.integer("dim"), _places(o, v)),
+    "scatter": _scatter,
     "running_sum": _running("running_sum", lambda x, d: torch.cumsum(x, d, dtype=x.dtype)),
     "running_product": _running("running_product", lambda x, d: torch.cumprod(x, d, dtype=x.dtype)),
     "running_max": _running("running_max", lambda x, d: torch.cummax(x, d).values),

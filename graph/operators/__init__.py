@@ -16,6 +16,7 @@ from .pools import POOLS
 from .products import CONVOLUTION, GROUPED_MATMUL, MATMUL
 from .reductions import REDUCTIONS
 from .scans import SCANS
+from .scatters import SCATTER
 from .special import SPECIAL
 from .views import EXPAND, FLIP, IDENTITY, PERMUTE, REPEAT, RESHAPE, SLICE
 
@@ -41,6 +42,7 @@ OPERATORS: dict[str, GraphOperator] = {
         *SPECIAL,
         *REDUCTIONS,
         *GATHERS,
+        SCATTER,
         *SCANS,
         *NORMS,
         BATCH_NORM,

@@ -54,6 +54,10 @@ class Emitter(NodeMaker, Protocol):
         """Return the dtype in which torch computes on these tensors and numbers."""
         ...
 
+    def expanded_from(self, value: Value) -> Value:
+        """Return what a value has been expanded from, or the value itself."""
+        ...
+
     def known(self, value: Value) -> Array | None:
         """Return the elements of a value that depends on no input and no constant; None for any other."""
         ...

@@ -5,7 +5,8 @@ What is written to few places is a select for each of them:
 
     scatter(x, i, v)[j] = v[0] where j == i[0], v[1] where j == i[1], ..., else x[j]
 
-With many places that would cost far more than torch's own kernels, which then stay.
+With many places sums and extremes are scatters; what else there is would cost far more than torch's own kernels, which
+then stay.
 """
 
 from collections.abc import Callable, Sequence
@@ -108,6 +109,30 @@ def placed(b: NodeMaker, x: Value, dim: int, places: Value, source: Value,
     return x
 
 
+_MOST_PLACES = 8
+"""A scatter has at most so many places for each term. It writes all of them, where torch writes those that it needs."""
+_SCATTERED = {"sum": ("sum", "add"), "add": ("sum", "add"), "amax": ("max", "maximum"), "amin": ("min", "minimum")}
+"""How many new elements are combined at their places, and then with the old ones."""
+
+
+def combined(b: NodeMaker, x: Value, dim: int, places: Value, source: Value, how: str | None, *,
+             from_end: bool = False) -> Value:  # fmt: skip
+    """Return ``placed``, or with many places a scatter, where new elements are combined with old ones. ``from_end``:
+    whether negative places count from the end."""
+    if places.shape[dim] <= FEW:
+        places = from_front(b, places, x.shape[dim]) if from_end else places
+        return placed(b, x, dim, places, source, written(b, how))
+    need(how in _SCATTERED and not x.dtype.is_bool, "so many places")
+    need(all(n == 1 for d, n in enumerate(places.shape) if d != dim), "places of each element of its own")
+    need(_MOST_PLACES * places.shape[dim] >= x.shape[dim], "few terms for so many places")
+    reduce, join = _SCATTERED[str(how)]
+    need(reduce == "sum" or x.dtype.is_float, "extremes of integers")
+    shape = (*x.shape[:dim], places.shape[dim], *x.shape[dim + 1 :])
+    terms = [_expanded(b, v, shape) for v in (places, source)]
+    found = b.node("scatter", *terms, dim=dim, count=x.shape[dim], how=reduce, from_end=from_end)
+    return b.node(join, x, found)
+
+
 def written(b: NodeMaker, how: str | None) -> Callable[[Value, Value], Value]:
     """Return how a new element and an old one are combined."""
     names = {"sum": "add", "add": "add", "prod": "mul", "multiply": "mul", "amax": "maximum", "amin": "minimum"}
@@ -128,8 +153,10 @@ def _scatter(b: Emitter, x: Value, dim: int, places: Value, source: Any, reduce:
     if isinstance(source, Value):
         for e, n in enumerate(places.shape):
             source = source if source.shape[e] == n else slice_(b, source, e, 0, n)
-    how = "add" if "scatter_add" in b.target else reduce
-    return placed(b, x, d, places, operand(b, source, x.dtype), written(b, how))
+    how, line = "add" if "scatter_add" in b.target else reduce, b.expanded_from(places)
+    if places.shape[d] > FEW and len(line.shape) == len(x.shape) and line.shape[d] == places.shape[d]:
+        places = line
+    return combined(b, x, d, places, operand(b, source, x.dtype), how)
 
 
 @rule("index_add.default", "index_copy.default", "index_fill.int_Scalar", "index_fill.int_Tensor")
@@ -137,14 +164,18 @@ def _index_write(b: Emitter, x: Value, dim: int, places: Value, source: Any, *, 
     need(bool(x.shape) and alpha == 1, "a scalar")
     d = dim % len(x.shape)
     how = "add" if "index_add" in b.target else None
-    return placed(b, x, d, _lined(b, places, d, x), operand(b, source, x.dtype), written(b, how))
+    return combined(b, x, d, _line(b, places, d, x), operand(b, source, x.dtype), how, from_end=True)
 
 
-def _lined(b: NodeMaker, places: Value, dim: int, x: Value) -> Value:
-    """Return one line of places along a dimension of ``x``, with those from the end counted from the front."""
-    line = cast(b, reshape(b, places, tuple(places.elements if d == dim else 1 for d in range(len(x.shape)))), _INT64)
-    end = b.node("add", line, number(b, x.shape[dim], _INT64))
-    return b.node("where", b.node("lt", line, number(b, 0, _INT64)), end, line)
+def _line(b: NodeMaker, places: Value, dim: int, x: Value) -> Value:
+    """Return one line of places along a dimension of ``x``."""
+    return cast(b, reshape(b, places, tuple(places.elements if d == dim else 1 for d in range(len(x.shape)))), _INT64)
+
+
+def from_front(b: NodeMaker, places: Value, extent: int) -> Value:
+    """Return places with those from the end counted from the front."""
+    end = b.node("add", places, number(b, extent, places.dtype))
+    return b.node("where", b.node("lt", places, number(b, 0, places.dtype)), end, places)
 
 
 @rule("index_put.default")
@@ -165,7 +196,9 @@ def _index_put(b: Emitter, x: Value, indices: Sequence[Any], source: Value, accu
         need(len(source.shape) <= len(x.shape), "a source of more dimensions")
         if not given[0].shape and len(source.shape) == len(x.shape) - 1:
             source = reshape(b, source, (*source.shape[:d], 1, *source.shape[d:]))
-        return placed(b, x, d, _lined(b, given[0], d, x), _expanded(b, source, shape), write)
+        source = _expanded(b, source, shape)
+        how = "add" if accumulate else None
+        return combined(b, x, d, _line(b, given[0], d, x), source, how, from_end=True)
     return _one_of_each_line(b, x, dims, given, source, write)
 
 
@@ -183,8 +216,7 @@ def _one_of_each_line(b: Emitter, x: Value, dims: Sequence[int], given: Sequence
     shape, behind = (lines, *places.shape[1:], *x.shape[2:]), [1] * (len(x.shape) - 2)
     source = reshape(b, _expanded(b, source, shape), (lines, count, *x.shape[2:]))
     line = cast(b, reshape(b, places, (lines, count, *behind)), _INT64)
-    end = b.node("add", line, number(b, x.shape[1], _INT64))
-    return placed(b, x, 1, b.node("where", b.node("lt", line, number(b, 0, _INT64)), end, line), source, write)
+    return placed(b, x, 1, from_front(b, line, x.shape[1]), source, write)
 
 
 # Pools

@@ -10,7 +10,7 @@ from ...graph.graph import Value
 from ...graph.operators.attributes import real_json
 from ...graph.operators.operator import broadcast
 from ..aten.rule import number, reshape, slice_
-from ..aten.selection import placed, written
+from ..aten.selection import combined, from_front
 from ..aten.views import folded, taken
 from .call import Call, axis_of, cast, dims_of, need, rule
 from .elementwise import onnx_dtype
@@ -141,7 +141,7 @@ def _flat_places(c: Call, places: Value, extents: Sequence[int]) -> Value:
     last, total = len(places.shape) - 1, None
     for n, extent in enumerate(extents):
         own = cast(c, reshape(c, slice_(c, places, last, n, n + 1), places.shape[:-1]), DTYPES["int64"])
-        own = _from_front(c, own, extent)
+        own = from_front(c, own, extent)
         if total is not None:
             own = c.node("add", c.node("mul", total, number(c, extent, own.dtype)), own)
         total = own
@@ -149,32 +149,26 @@ def _flat_places(c: Call, places: Value, extents: Sequence[int]) -> Value:
     return total
 
 
-def _from_front(c: Call, places: Value, extent: int) -> Value:
-    end = c.node("add", places, number(c, extent, places.dtype))
-    return c.node("where", c.node("lt", places, number(c, 0, places.dtype)), end, places)
-
-
 @rule("ScatterND")
 def _scatter_nd(c: Call) -> Value:
-    """Few slices are written."""
+    """Few slices are written, or many added up."""
     x, places, source = c.value(0), c.value(1), c.value(2)
     count = places.shape[-1]
     flat = reshape(c, x, (prod(x.shape[:count]), *x.shape[count:]))
     line = _flat_places(c, places, x.shape[:count])
     line = reshape(c, line, (line.elements, *[1] * (len(flat.shape) - 1)))
     source = reshape(c, source, (line.elements, *flat.shape[1:]))
-    return reshape(c, placed(c, flat, 0, line, source, written(c, _reduction(c))), x.shape)
+    return reshape(c, combined(c, flat, 0, line, source, _reduction(c)), x.shape)
 
 
 @rule("ScatterElements", "Scatter")
 def _scatter_elements(c: Call) -> Value:
-    """Few elements of each line are written."""
+    """Few elements of each line are written, or many added up."""
     x, places, source = c.value(0), c.value(1), c.value(2)
     d = axis_of(c.get("axis", 0), len(x.shape))
     fits = all(n == m for e, (n, m) in enumerate(zip(places.shape, x.shape, strict=True)) if e != d)
     need(fits, "places for a part")
-    own = _from_front(c, cast(c, places, DTYPES["int64"]), x.shape[d])
-    return placed(c, x, d, own, source, written(c, _reduction(c)))
+    return combined(c, x, d, cast(c, places, DTYPES["int64"]), source, _reduction(c), from_end=True)
 
 
 def _reduction(c: Call) -> str | None:
