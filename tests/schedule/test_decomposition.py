@@ -174,6 +174,8 @@ BLOCKS = {
     "Y[] = max over i < 96, j < 96 of abs(A[i, j] - A[j, i])",
     "a total variation": "X: float32[2, 3, 36, 45]\nY[] = sum over b < 2, c < 3, i < 35, j < 44 of "
     "abs(X[b, c, i + 1, j] - X[b, c, i, j]) + abs(X[b, c, i, j + 1] - X[b, c, i, j])",
+    "a total variation of a prime number of rows": "X: float32[68, 45]\nY[] = sum over i < 67, j < 44 of "
+    "abs(X[i + 1, j] - X[i, j]) + abs(X[i, j + 1] - X[i, j])",
     "neighbours around a torus": "S: float32[48, 80]\nY[] = sum over i < 48, j < 80 of "
     "S[i, j] * (S[(i + 1) % 48, j] + S[i, (j + 1) % 80])",
     "all differences from a transposed matrix, to a vector of one": "X: float32[96, 96]\n"
