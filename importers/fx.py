@@ -226,12 +226,12 @@ class _Importer:
         return self.dtype_of(torch.result_type(*given))
 
     def expanded_from(self, value: Value) -> Value:
-        node = next((n for n in reversed(self._builder.nodes) if n.name == value.name), None)
-        if node is None or node.op != "expand":
+        made = self._builder.made
+        if value.name not in made or made[value.name].op != "expand":
             return value
-        (name,) = node.operands
-        known = (v for n in self._builder.nodes for v in n.results)
-        return next((v for v in (*known, *self._inputs, *self._constants) if v.name == name), value)
+        (name,) = made[value.name].operands
+        given = made[name].results if name in made else (*self._inputs, *self._constants)
+        return next((v for v in given if v.name == name), value)
 
     def known(self, value: Value) -> Array | None:
         return known_value(self._builder, value)

@@ -163,7 +163,7 @@ def _scatter_nd(c: Call) -> Value:
 
 @rule("ScatterElements", "Scatter")
 def _scatter_elements(c: Call) -> Value:
-    """Few elements of each line are written, or many added up."""
+    """Few elements of each line are written, or many of a single line added up."""
     x, places, source = c.value(0), c.value(1), c.value(2)
     d = axis_of(c.get("axis", 0), len(x.shape))
     fits = all(n == m for e, (n, m) in enumerate(zip(places.shape, x.shape, strict=True)) if e != d)

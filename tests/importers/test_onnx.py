@@ -64,6 +64,23 @@ def perceptron(batch: Any = 4) -> Any:
     )
 
 
+@pytest.mark.parametrize(("op", "places"), [("ScatterND", (30, 1)), ("ScatterND", (30, 2)), ("ScatterElements", (30,))])
+def test_many_terms_are_added_up_at_their_places(op: str, places: tuple[int, ...]) -> None:
+    draw = np.random.default_rng(0)
+    shape = (8, 6)[: places[-1]] if op == "ScatterND" else (20,)
+    x, at, terms = draw.random(shape, np.float32), draw.integers(-5, 5, places), draw.random(30, np.float32)
+    node = helper.make_node(op, ["x", "i", "s"], ["y"], reduction="add")
+    kinds = {"x": (TensorProto.FLOAT, shape), "i": (TensorProto.INT64, places), "s": (TensorProto.FLOAT, (30,))}
+    given = [helper.make_tensor_value_info(name, *kind) for name, kind in kinds.items()]
+    found = helper.make_graph([node], "scatter", given, [helper.make_tensor_value_info("y", *kinds["x"])])
+    graph = import_onnx(helper.make_model(found, opset_imports=[helper.make_opsetid("", 18)])).graph
+    (y,) = run(bound(graph), graph, {"x": x, "i": at, "s": terms})
+    wanted = x.astype(np.float64)
+    np.add.at(wanted, tuple(np.moveaxis(at, -1, 0)) if op == "ScatterND" else at, terms)
+    assert "scatter" in [n.op for n in graph.nodes]
+    np.testing.assert_allclose(y, wanted, rtol=1e-5)
+
+
 def test_a_model_runs_by_kernels_and_its_weights_stay_outside() -> None:
     found = import_onnx(perceptron())
     assert set(found.weights) == {v.name for v in found.graph.constants} == {"w0", "b0", "w1"}
