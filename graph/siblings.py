@@ -23,8 +23,8 @@ _SMALL = 1 << 16
 def join_siblings(graph: Graph, calls: Sequence[Call], fits: Fits) -> tuple[Call, ...]:
     """``calls`` with kernels joined two by two, where a kernel class takes both together. They reduce the same value,
     or compute outputs of one shape; or the second one reads what the first one computes, and both are small or of one
-    shape. Products stay alone, but for small ones one behind the other; so do convolutions, and what is computed once
-    for each set of weights.
+    shape, or the second one reduces a map. Products stay alone, but for small ones one behind the other; so do
+    convolutions, and what is computed once for each set of weights.
 
     Many that are alike in a row, as in a loop that a trace has written out, are written once for all of them: twice as
     many as before each time, and half as many where no class takes them."""

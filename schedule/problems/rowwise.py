@@ -14,7 +14,7 @@ in the same row, as in ``sum over k of abs(X[i, k + 1] - X[i, k])``.
 
     total[i] = sum over k of abs(E[I[i], k])
 
-Rows may be those of a table at loaded numbers, as in a norm behind an embedding.
+Rows may be gathered from a table by indices in memory, as in a norm behind an embedding.
 
     total[c] = sum over n, p of X[n, c, p]
     Z[n, c, p] = X[n, c, p] / total[c]
