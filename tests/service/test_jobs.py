@@ -239,7 +239,8 @@ def test_a_schedule_is_explained_down_to_its_instructions(service: Service) -> N
 def test_a_miss_names_the_nearest_that_is_known(service: Service) -> None:
     for n in (64, 512):
         task = service.operator_workload("matmul", {"m": 8, "n": n, "k": 8})
-        finished(service, service.submit(JobSpec((task,), Budget(1), "random"))[0])
+        done = finished(service, service.submit(JobSpec((task,), Budget(8), "random"))[0])
+        assert done.tasks[0].best is not None  # of one candidate a busy machine may say that it is noisy
     running = service.submit(spec_of(service, 1000))[0]
     follow(service, running.id, lambda event: event.kind == "trial")
     waiting = service.operator_workload("matmul", {"m": 8, "n": 400, "k": 8})
