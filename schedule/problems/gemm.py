@@ -35,6 +35,9 @@ from .image_window import ImageWindow
 
 LARGEST_SKINNY_M = 64
 """A product counts as skinny up to so many rows of A."""
+SCATTERED_ROWS, SCATTERED_RESULTS = 8, 1 << 18
+"""A skinny product with more rows than this, which are neighbours in the results, has at most so many results: lanes
+store places of the other axis, each of which is a sector of its own (15 ps on an H200)."""
 SCALED_K = 128
 """A scale within the sums is one for so many places of k."""
 
@@ -238,13 +241,16 @@ def skinny_gemm_of(workload: Workload) -> Gemm | None:
     """``workload`` as a product of at most ``LARGEST_SKINNY_M`` rows, without a batch; None where it is none.
 
     It must have one sum of products, and its outputs must be pointwise functions of that (which may read other tensors
-    too).
+    too). It is none where many results of the few rows are neighbours (``SCATTERED_RESULTS``).
     """
     found = sides_of(workload)
     if found is None or found.batch:
         return None
     short, tall = sorted((found.rows, found.columns), key=lambda side: side.extent)
-    return found.product(short, tall) if short.extent <= LARGEST_SKINNY_M else None
+    product = found.product(short, tall) if short.extent <= LARGEST_SKINNY_M else None
+    if product is None or short.extent <= SCATTERED_ROWS or short.extent * tall.extent <= SCATTERED_RESULTS:
+        return product
+    return None if product.along_m else product
 
 
 def gemm_of(

@@ -13,6 +13,7 @@ from tilewright.core.errors import IllegalSchedule
 from tilewright.core.renamed import current
 from tilewright.core.schedule import Schedule
 from tilewright.schedule.gpu.skinny.tma_space import CUDA_SKINNY_TMA as SKETCH
+from tilewright.schedule.sketches import sketches_for
 from tilewright.te import build as te
 from tilewright.te.workload import Workload
 
@@ -69,6 +70,19 @@ def test_what_it_leaves_to_others() -> None:
     assert SKETCH.matches(workload_of("matmul", m=32, n=96, k=64, dtype="float16"), H200)
     assert not SKETCH.matches(workload_of("matmul", m=32, n=100, k=64, dtype="float16"), H200)
     assert not SKETCH.matches(workload_of("matmul", m=32, n=96, k=64, dtype="float16", transpose_a=True), H200)
+
+
+def test_many_results_beside_each_other_are_left_to_other_products() -> None:
+    """Of few outputs of many rows, lanes would store places that are rows apart: 100000 x 64 took an H200 105 us."""
+
+    def sketches(rows: int, outputs: int) -> set[str]:
+        workload = workload_of("linear", rows=rows, inputs=64, outputs=outputs, dtype="float16", bias=False)
+        return {sketch.name for sketch in sketches_for(workload, H200)}
+
+    for outputs in (16, 32, 64):
+        assert "cuda_gemm" in sketches(100_000, outputs) and SKETCH.name not in sketches(100_000, outputs)
+        assert SKETCH.name in sketches(outputs, 100_000)
+    assert SKETCH.name in sketches(100_000, 8) and SKETCH.name in sketches(4096, 64)
 
 
 @pytest.mark.parametrize(
