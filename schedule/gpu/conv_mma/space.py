@@ -4,7 +4,7 @@
 Images and filters are 16-bit floats, or float32 that the precision lets matrix units round to TF32. The channels of an
 image are side by side (NHWC and its kin), a multiple of 16 bytes. There are one to three dimensions, with padding,
 strides and dilations. Epilogues are those of products. With up to 16 filters, convolutions may be transposed, and
-outputs may lie in any order. With up to 64, images have up to 64 channels.
+outputs may lie in any order. With up to 128, images have up to 64 channels.
 """
 
 from collections.abc import Mapping
@@ -49,7 +49,7 @@ from .sizes import (
 
 FEW_FILTERS = 16
 """With more filters, a tap fills the columns of instructions alone."""
-MOST_FILTERS, MOST_CHANNELS = 64, 64
+MOST_FILTERS, MOST_CHANNELS = 128, 64
 """Filters at most, and channels with more than a few filters: sums and filters fit registers and shared memory."""
 MOST_PAIRS = 48 * 64
 """Pairs of a channel and a filter at most, with more than a few filters. wgmma multiplies more of them faster, and

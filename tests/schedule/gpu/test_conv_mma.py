@@ -100,6 +100,8 @@ CASES: dict[str, Callable[[], Workload]] = {
     "32 filters": lambda: _conv(filters=32, channels=40, width=20, batch=1),
     "24 filters of 8 channels, stride": lambda: _conv(filters=24, channels=8, stride=2, height=17, width=33),
     "64 filters": lambda: _conv(filters=64, channels=48, dtype="bfloat16", bias=True, residual=True, activation="relu"),
+    "72 filters, 5 x 5": lambda: _conv(filters=72, kernel_h=5, kernel_w=5, padding=2, batch=1),
+    "128 filters": lambda: _conv(filters=128, channels=16, bias=True, dtype="bfloat16"),
     "20 filters": lambda: _conv(filters=20, dilation=2, padding=2, bias=True),
     "32 filters, TF32": lambda: _conv(filters=32, channels=12, **TF32),
     "1-D, 48 filters": lambda: workload_of(
@@ -150,7 +152,8 @@ def test_what_no_window_sees_is_not_multiplied(channels: int) -> None:
 
 def test_what_it_leaves_to_others() -> None:
     for workload in (
-        _conv(filters=65),
+        _conv(filters=129),
+        _conv(filters=72, channels=48),
         _conv(filters=17, channels=72),
         _transposed(filters=20),
         _conv(channels=20),
@@ -215,7 +218,19 @@ def test_sums_that_stay_in_registers_leave_room_for_what_is_loaded(atoms_m: int)
     assert (resources.spill_bytes, resources.stack_bytes) == (0, 0)
 
 
+@pytest.mark.parametrize("filters", [72, 128])
+def test_sums_of_many_filters_stay_in_registers(filters: int) -> None:
+    """Of settings with as many registers as there may be."""
+    workload = _conv(filters=filters, height=150, width=150)
+    space = SKETCH.space(workload, H200)
+    schedule = space.schedule(int(space.quantities["registers_estimate"].argmax()))
+    (resources,) = build_kernel(SKETCH.lower(workload, H200, schedule), H200).resources.values()
+    assert (resources.spill_bytes, resources.stack_bytes) == (0, 0)
+
+
 def test_it_is_the_default_where_filters_are_few() -> None:
     assert default_schedule(U_NET, H200).sketch == SKETCH.name
     assert default_schedule(DECODER, H200).sketch == SKETCH.name
+    wide = _conv(batch=6, height=150, width=150, filters=72, kernel_h=5, kernel_w=5, padding=2)
+    assert default_schedule(wide, H200).sketch == SKETCH.name
     assert [s.name for s in sketches_for(_conv(filters=1), H200)] == [SKETCH.name]
