@@ -8,7 +8,7 @@ import numpy as np
 
 from ....ir.buffer import Buffer
 from ....ir.gpu.wgmma import LINE_BYTES, SWIZZLE_128B_ELEMENTS, WGMMA_M
-from ...problems.gemm import Gemm
+from ...problems.gemm import Gemm, Operand
 from ...space.columns import Floats, Ints
 from ..peaks import GpuPeaks, UnitCycles
 from .k_atoms import joined_groups, multiplied_k, stage_lines, tap_share
@@ -68,11 +68,11 @@ def unit_cycles(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> UnitCycl
     block_k = sizes.k_atoms * multiplied_k(gemm)
     columns = mma_n // joined_groups(gemm)  # that a place of k is multiplied with
     read = tile_m // WGMMA_M * (WGMMA_M + columns) * block_k * element
-    rows: Floats = (tile_m * block_k * element).astype(np.float64)
+    rows = np.asarray(tile_m * block_k * element * lines_read(gemm, gemm.a), np.float64)
     if gemm.window is not None:
         rows = np.asarray(stage_lines(gemm, tile_m, sizes.k_atoms), np.float64) * (LINE_BYTES * _lines_of_a_row(gemm))
     loaded = 1 / np.where(sizes.resident_b == 1, sizes.tile_iterations, 1)
-    a, b = rows / sizes.cluster_n, columns / sizes.cluster_m * block_k * element * loaded
+    a, b = rows / sizes.cluster_n, columns / sizes.cluster_m * block_k * element * loaded * lines_read(gemm, gemm.b)
     if gemm.b_window is not None and gemm.b_window.halo is not None:
         b = np.asarray(sizes.k_atoms * gemm.b_window.patch_lines * LINE_BYTES, np.float64)
     share = _multiplied_share(gemm, sizes)
@@ -125,6 +125,19 @@ def _multiplied_share(gemm: Gemm, sizes: GemmSizes[Ints]) -> Floats:
     multiplied = gemm.groups.likely_tiles(rows, of_warpgroup) * of_warpgroup
     share: Floats = multiplied / (gemm.groups.likely_tiles(rows, of_tile) * of_tile)
     return share
+
+
+def lines_read(gemm: Gemm, operand: Operand) -> float:
+    """Return how many lines of 128 bytes of an operand a line in shared memory comes from: more than one where long
+    rows begin amid lines, and are not copied first."""
+    load = operand.load
+    if load is None or gemm.b_window is not None or is_packed(gemm, operand):
+        return 1.0
+    buffer, repacked = load.buffer, uneven_operands(gemm, as_views=True)
+    pitches = [stride * buffer.dtype.bytes for stride in buffer.strides[:-1]]
+    if buffer.name in {b.name for b in repacked} or buffer.shape[-1] * buffer.dtype.bytes < LINE_BYTES:
+        return 1.0
+    return 2 - gcd(LINE_BYTES, *pitches) / LINE_BYTES
 
 
 def _lines_of_a_row(gemm: Gemm) -> float:
@@ -191,16 +204,16 @@ def prior_seconds(
     """Return the estimated time of each setting in seconds. ``epilogue``: what that of a tile takes, where it is
     anything else than to store results.
 
-    k iteration = norm(tensor cores, shared memory, L2, arrival of stages) + barriers, of those that have a tap
+    k iteration = joined(tensor cores, shared memory, L2, arrival of stages) + barriers, of those that have a tap
     tile        = max(k iterations + epilogue, (k iterations + staging) / tiles of a multiprocessor at once,
                       what units take for the epilogue)
     busy        = tiles of a multiprocessor x tile + adding up partial sums
-    time        = launch + packing + norm(busy, reading all that is multiplied and writing all outputs once + lines of B
-                                          that are asked for again and again)
+    time        = launch + packing + joined(busy, reading all that is multiplied and writing all outputs once
+                                                  + lines of B that are asked for again and again)
     """
     work = unit_cycles(gemm, sizes, peaks)
     packing, memory = _memory_cycles(gemm, peaks)
-    iteration = _norm(work.mma, work.l2, work.shared, _arrival_cycles(sizes, work))
+    iteration = joined(work.mma, work.l2, work.shared, _arrival_cycles(sizes, work))
     iteration *= np.where(sizes.consumer_warpgroups == 3, THREE_WARPGROUPS, 1.0)
     iteration *= np.where(sizes.cluster_n > sizes.cluster_m, WIDE_CLUSTER, 1.0)
     iteration += K_ITERATION_CYCLES / sizes.active_ctas_per_sm
@@ -213,7 +226,7 @@ def prior_seconds(
     tile = np.maximum(tile, taken.least)
     busy = tiles_per_sm(sizes) * tile + _reduction_cycles(gemm, sizes, peaks)
     served = memory + _shared_line_cycles(gemm, sizes)
-    seconds: Floats = peaks.launch_seconds + (packing + _norm(busy, served)) / peaks.clock_hz
+    seconds: Floats = peaks.launch_seconds + (packing + joined(busy, served)) / peaks.clock_hz
     return seconds
 
 
@@ -281,6 +294,7 @@ def _store_cycles(gemm: Gemm, epilogue_stages: Ints) -> Floats:
     return np.where(epilogue_stages > 0, 2 * STORE_CYCLES, 2 * direct * STORE_CYCLES).astype(np.float64)
 
 
-def _norm(*cycles: Floats | float) -> Floats:
-    joined: Floats = sum(c**NORM for c in cycles) ** (1 / NORM)
-    return joined
+def joined(*cycles: Floats | float) -> Floats:
+    """Return how long units take that work at once, given what each of them takes."""
+    together: Floats = sum(c**NORM for c in cycles) ** (1 / NORM)
+    return together

@@ -12,7 +12,7 @@ from ...space.pruning import best_by_prior
 from .epilogue import spare_registers
 from .k_atoms import halo_taps
 from .mma_atom import promoted_k_atoms, wgmma_atom
-from .prior import further_requests
+from .prior import further_requests, lines_read
 from .repack import uneven_operands
 from .result_box import can_store_by_tma
 from .sizes import GROUP_M, MMA_N, GemmSizes, b_along_k, epilogue_subtiles, keeps_columns, stores_tiles
@@ -31,9 +31,9 @@ class GemmPruning:
     at most ``close`` times the least. The order of the tiles must be good, too: the tiles under way together read as
     few rows and columns as with any ``group_m``. Other orders cost 1 to 2 % of most products of 10^11 multiply-adds.
     ``close_if_unsure`` stands for ``close`` where several accumulators, or operands that are repacked first, make the
-    prior less sure. So do ``close_if_images`` for convolutions, ``close_if_other_types`` for operands that are no
-    16-bit floats, ``close_if_grouped`` for grouped products, whose tiles are not known, and ``close_if_reduced`` where
-    rows are reduced.
+    prior less sure. So do ``close_if_unaligned`` where rows begin amid lines of L2, ``close_if_images`` for
+    convolutions, ``close_if_other_types`` for operands that are no 16-bit floats, ``close_if_grouped`` for grouped
+    products, whose tiles are not known, and ``close_if_reduced`` where rows are reduced.
     ``least_stages``: how many stages the pipeline has at least; two of several taps are enough.
     ``small_tile``, ``least_k_iters``: a larger ``k_atoms`` saves barriers, which is worth it where the elements of a
     tile times ``k_atoms`` are at most twice ``small_tile`` and at least so many k iterations are left.
@@ -48,6 +48,7 @@ class GemmPruning:
     long_seconds: float = 56.24e-6
     close: float = 1.05
     close_if_unsure: float = 1.06
+    close_if_unaligned: float = 1.12
     close_if_images: float = 1.25
     close_if_other_types: float = 1.3
     close_if_grouped: float = 1.25
@@ -69,6 +70,8 @@ class GemmPruning:
         close = (
             self.close_if_unsure if len(gemm.accumulators) > 1 or uneven_operands(gemm, as_views=True) else self.close
         )
+        if any(lines_read(gemm, operand) > 1 for operand in (gemm.a, *gemm.all_b)):
+            close = self.close_if_unaligned
         close = close if gemm.window is None else self.close_if_images
         if wgmma_atom(gemm).a.bits != 16 or promoted_k_atoms(gemm):
             close = self.close_if_other_types

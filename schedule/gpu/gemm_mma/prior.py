@@ -6,7 +6,7 @@ from ....core.dtypes import float64
 from ....ir.expr import WARP_LANES
 from ...problems.gemm import Gemm
 from ...space.columns import Floats, Ints
-from ..gemm.prior import repack_cycles
+from ..gemm.prior import joined, repack_cycles
 from ..gemm.repack import uneven_operands
 from ..multistage_plan import tiles_per_sm
 from ..peaks import GpuPeaks, UnitCycles
@@ -54,7 +54,8 @@ def prior_seconds(gemm: Gemm, sizes: GemmMmaSizes[Ints], peaks: GpuPeaks) -> Flo
     """Return the estimated time of each setting in seconds.
 
     k iteration = the slowest of tensor cores, shared memory and L2, and the copies; at least a share of the latency
-    time        = launch + repacking + waves of CTAs x (start + k iterations + epilogue) + adding up partial sums
+    busy        = waves of CTAs x (start + k iterations + epilogue) + adding up partial sums
+    time        = launch + repacking + joined(busy, reading inputs and writing outputs once)
     """
     s, work = sizes, unit_cycles(gemm, sizes, peaks)
     tiles = tiles_per_sm(s, peaks.multiprocessors)
@@ -68,5 +69,7 @@ def prior_seconds(gemm: Gemm, sizes: GemmMmaSizes[Ints], peaks: GpuPeaks) -> Flo
     exchange = np.where(s.split_k > 1, EXCHANGE_CYCLES + partials / EXCHANGE_BYTES_PER_CYCLE, 0)
     repack = np.where(s.repacked == 1, repack_cycles(uneven_operands(gemm), peaks), 0)
     waves = tiles / at_once
-    cycles = END_CYCLES + repack + exchange + waves * (START_CYCLES + s.k_iters * iteration + epilogue)
+    busy = exchange + waves * (START_CYCLES + s.k_iters * iteration + epilogue)
+    memory = sum(t.bytes for t in (*gemm.inputs, *(r.tensor for r in gemm.results))) / peaks.memory_bytes_per_cycle
+    cycles: Floats = END_CYCLES + repack + joined(busy, memory)
     return peaks.launch_seconds + cycles / peaks.clock_hz

@@ -440,6 +440,22 @@ def test_the_prior_comes_from_the_peaks_of_the_device() -> None:
     assert least[0] < 1.01 and least[1] > 1.1
 
 
+def test_rows_that_begin_amid_lines_are_estimated_to_take_longer() -> None:
+    """A line of 128 bytes in shared memory comes from two lines of memory then. What CTAs of a cluster share, and a
+    tile reads once, is read so less often."""
+    unaligned, aligned = (
+        workload_of("linear", rows=3000, inputs=k, outputs=3000, dtype="bfloat16", bias=False) for k in (3000, 3008)
+    )
+    alone = {"consumer_warpgroups": 2, "ping_pong": 0, "atoms_m": 1, "mma_n": 192, "cluster_m": 1, "cluster_n": 1}
+    longer = []
+    for cluster in (1, 2):
+        schedule = [legal_schedule_of(SKETCH, unaligned, **{**alone, "cluster_m": cluster})]
+        seconds = [float(SKETCH.prior_seconds(workload, H200, schedule)[0]) for workload in (unaligned, aligned)]
+        longer.append(seconds[0] / seconds[1])
+    assert longer[0] > longer[1] > 1.02
+    assert len(SKETCH.space(unaligned, H200)) > len(SKETCH.space(aligned, H200))  # the prior is less sure
+
+
 @pytest.mark.parametrize(
     ("workload", "split"), [(LARGE, 1), (SMALL, 2), (SMALL, 4)], ids=["large", "halves", "quarters"]
 )
