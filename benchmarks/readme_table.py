@@ -18,16 +18,18 @@ ROWS: dict[str, tuple[str, ...]] = {
     "products of few elements with long sums": ("2026-11-28-h200-products-long-sums",),
     "products of float64, sums over pairs of rows": ("2026-11-29-h200-products-pairs",),
     "products whose rows are reduced": ("2026-11-29-h200-products-row-reductions",),
-    "maps, reductions, norms, transposes, skinny products": ("2026-11-28-h200-memory",),
-    "expressions of odd shapes: pitches, long rows, other axes": (
+    "maps, reductions, norms, transposes, skinny products": (
+        "2026-11-28-h200-memory",
+        "2026-11-29-h200-memory-depthwise",
+    ),
+    "expressions of odd shapes: pitches, long rows, other axes, filters, differences": (
         "2026-11-28-h200-memory-odd",
         "2026-11-28-h200-memory-odd-norms",
         "2026-11-29-h200-memory-running-sums-9d06a90b",
         "2026-11-29-h200-memory-scatters",
-    ),
-    "sliding maxima, correlations, sums of differences, traces of products": (
         "2026-11-29-h200-memory-correlations",
-        "2026-11-29-h200-memory-differences",
+        "2026-11-29-h200-memory-softmax-of-long-rows",
+        "2026-11-29-h200-memory-filters-and-others",
     ),
     "attention": (
         "2026-11-27-h200-attention-d128",
@@ -39,7 +41,10 @@ ROWS: dict[str, tuple[str, ...]] = {
         "2026-11-29-h200-attention-lengths-pages",
     ),
     "attention: decoding, bfloat16, 16,384 keys": ("2026-11-28-h100-attention-rest",),
-    "convolutions, float16, ten with epilogues": ("2026-11-28-h200-convolution",),
+    "convolutions, float16, ten with epilogues": (
+        "2026-11-28-h200-convolution",
+        "2026-11-29-h200-convolution-narrow-volume",
+    ),
     "the same on an H100": (
         "2026-11-27-h100-convolution-resnet50",
         "2026-11-28-h100-convolution-fused",
@@ -77,7 +82,7 @@ ROWS: dict[str, tuple[str, ...]] = {
 
 EARLIER_PEERS: dict[str, tuple[str, ...]] = {
     "maps, reductions, norms, transposes, skinny products": ("2026-11-22-h200-memory-house",),
-    "expressions of odd shapes: pitches, long rows, other axes": (
+    "expressions of odd shapes: pitches, long rows, other axes, filters, differences": (
         "2026-11-27-h200-memory-odd",
         "2026-11-28-h200-memory-odd-240196b4",
         "2026-11-28-h200-memory-odd-9deddbae",
