@@ -30,11 +30,13 @@ _MOST_ELEMENTS = 1 << 18
 _LEAST_SUM, _LEAST_SHARE = 4096, 16
 """Sums of so many terms, and of so many times the longer side, are long."""
 _SLICES = (16, 32, 64, 128, 256)
+"""Numbers of slices, or up to twice as many where these are equally long."""
 _LEAST_SLICE = 256
 _TILE_ELEMENTS, _BUSY = 64 * 64, 128
 """Elements of a tile of a product, roughly, and how many tiles and slices of them keep a device busy."""
-_ALIGNMENT = 8
-"""Slices of rows have multiples of so many elements, so that they begin at multiples of 16 bytes."""
+_ALIGNMENT, _LINE = 8, 64
+"""Slices of rows have multiples of so many elements, so that they begin at multiples of 16 bytes, and best of so many,
+those of a line of 16-bit floats."""
 
 
 def with_split_products(steps: Sequence[Workload], has_class: Callable[[Workload], bool]) -> tuple[Workload, ...]:
@@ -69,12 +71,26 @@ def split_k_steps(
     if narrow or not few or total.reduce_axes[0].name not in found.shared:
         return []
     batch = sum(a.name in found.batch for a in total.axes)
-    steps = [
-        (slices, _in_parts(inlined, total, rest, slices, batch, names))
-        for slices in _SLICES
-        if slices * _LEAST_SLICE <= length
-    ]
+    least = [_equal_slices(total, slices) for slices in _SLICES if slices * _LEAST_SLICE <= length]
+    steps = [(slices, _in_parts(inlined, total, rest, slices, batch, names)) for slices in least]
     return [(slices, own) for slices, own in steps if own and all(map(has_class, own))]
+
+
+def _equal_slices(total: Stage, least: int) -> int:
+    """Return into how many slices a sum is cut: ``least``, or more where that leaves no rest, which is a launch of its
+    own. Slices of whole lines are the best ones, then those that begin at whole units."""
+    extent = total.reduce_axes[0].extent
+    for unit, most in ((_LINE, 3 * least // 2), (_ALIGNMENT, 2 * least)) if _along_rows(total) else ((1, 2 * least),):
+        equal = (slices for slices in range(least, most) if extent % (slices * unit) == 0)
+        if (found := next(equal, None)) is not None:
+            return found
+    return least
+
+
+def _along_rows(total: Stage) -> bool:
+    """Return whether the axis that is split goes along rows of any tensor."""
+    first = total.reduce_axes[0].name
+    return any(first in free_variables(load.indices[-1]) for load in loads_of(total.body))
 
 
 def _correlation_of(workload: Workload) -> Contraction | None:
@@ -96,7 +112,7 @@ def _in_parts(
     """Return the steps; none where a tensor is beyond the limits. ``batch``: how many axes of a batch there are."""
     first, *others = total.reduce_axes
     length = first.extent // slices
-    if any(first.name in free_variables(load.indices[-1]) for load in loads_of(total.body)):
+    if _along_rows(total):
         length -= length % _ALIGNMENT if length > _ALIGNMENT else 0
     left = first.extent - slices * length
     if not length:

@@ -63,6 +63,15 @@ def test_what_is_left_of_k_is_a_product_of_its_own() -> None:
     assert [b.shape for b in kernel.workspace if b.name.startswith(("partial", "end"))] == [(16, 33, 32), (33, 32)]
 
 
+@pytest.mark.parametrize(("k", "slices"), [(4096, 16), (6720, 21), (4160, 20), (4200, 21)])
+def test_slices_are_equally_long_where_they_can_be(k: int, slices: int) -> None:
+    """What is left would be a launch of its own. Slices of whole lines are the best ones."""
+    workload = _matmul(m=32, n=32, k=k, dtype="float16", transpose_b=True)
+    schedule = SKETCH.space(workload, H200, limit=1).schedule(0)
+    assert dict(schedule.knobs)["split_k_slices"] == slices
+    assert not any(b.name.startswith("end") for b in SKETCH.lower(workload, H200, schedule).workspace)
+
+
 def test_the_default_of_a_product_that_leaves_a_device_idle_is_split() -> None:
     gram = _matmul(m=64, n=64, k=100_000, dtype="float16", transpose_a=True)
     assert default_schedule(gram, H200).sketch == SKETCH.name

@@ -5,7 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from tests.schedule.gpu.tiles import EVERY_LEGAL, H200, assert_agrees, compiled, schedule_of, workload_of
+from tests.schedule.gpu.tiles import (
+    EVERY_LEGAL,
+    H200,
+    assert_agrees,
+    assert_schedule_agrees,
+    compiled,
+    schedule_of,
+    workload_of,
+)
 from tilewright.codegen.backends import backend_for
 from tilewright.codegen.export import exported
 from tilewright.codegen.lowering import finish
@@ -113,6 +121,24 @@ def test_spaces_are_small_and_hold_what_measured_best(rows: int, outputs: int, m
     best = schedule_of(SKETCH, workload, swap_ab=0, mma_n=mma_n, consumer_warpgroups=1, split_k=1)
     assert SKETCH.derive(workload, H200, [best])["blocks"][0] == blocks
     assert (space.quantities["shared_bytes"] <= 227 * 1024).all()
+
+
+@pytest.mark.parametrize(("rows", "outputs", "split_k"), [(48, 1000, 8), (64, 256, 4), (32, 4096, 2)])
+def test_blocks_share_long_sums_where_outputs_are_few(rows: int, outputs: int, split_k: int) -> None:
+    workload = workload_of("linear", rows=rows, inputs=4096, outputs=outputs, dtype="float16", bias=False)
+    space = SKETCH.space(workload, H200)
+    assert int(space.column("split_k").max()) >= split_k
+    assert space.prior_seconds is not None
+    best = dict(space.schedule(int(space.prior_seconds.argmin())).knobs)
+    assert best["split_k"] == split_k
+
+
+@pytest.mark.parametrize("split_k", [4, 8])
+def test_many_blocks_add_up_their_parts_of_a_sum(split_k: int) -> None:
+    """Some of eight blocks have no place of k: there are six tiles."""
+    workload = workload_of("linear", rows=20, inputs=360, outputs=77, dtype="bfloat16", activation="relu")
+    schedule = schedule_of(SKETCH, workload, split_k=split_k, k_atoms=1, stages=3)
+    assert_schedule_agrees(SKETCH, workload, schedule)
 
 
 def test_an_illegal_setting_is_refused_by_what_must_hold() -> None:
