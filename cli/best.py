@@ -1,13 +1,14 @@
 """``tilewright best`` looks the best known schedule up."""
 
 import re
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ..core.errors import InvalidParameter
 from .context import CommandContext
 from .expression import read_task
+from .options import WorkloadFile
 from .tables import best_answer
 
 
@@ -15,7 +16,7 @@ def best(
     context: typer.Context,
     subject: Annotated[str | None, typer.Argument(help="A workload key, or an operator.")] = None,
     parameters: Annotated[list[str] | None, typer.Argument(help="The operator's parameters, NAME=VALUE.")] = None,
-    workload: Annotated[Path | None, typer.Option(help="A file with a workload's JSON.")] = None,
+    workload: WorkloadFile = None,
     device: Annotated[str | None, typer.Option(help="The key of another device than this machine's.")] = None,
     target: Annotated[
         str | None, typer.Option(help="Which device stands for this machine: llvm, cuda, cuda:1.")
@@ -30,6 +31,11 @@ def best(
     with given.client() as client:
         if subject is not None and re.fullmatch(r"[0-9a-f]{64}", subject):
             found = client.best(subject, device_key=device, profile=profile, target=target, relax=relax or ())
+        elif subject is not None and re.fullmatch(r"(?=.*\d)[0-9a-fA-F]{8,}", subject):
+            raise InvalidParameter(
+                f"{subject!r} is no workload key; allowed: its 64 hexadecimal digits, or an operator with parameters",
+                field="subject",
+            )
         else:
             task = read_task(subject, parameters or [], workload)
             found = client.lookup(task, device_key=device, profile=profile, target=target, relax=relax or ())

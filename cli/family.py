@@ -10,7 +10,7 @@ from ..api.family_requests import DimensionIn, FamilyIn
 from ..api.family_responses import FamilyOut
 from ..core.errors import InvalidParameter
 from .context import CommandContext
-from .expression import parameter
+from .expression import read_parameters
 
 app = typer.Typer(help="A few schedules for a range of shapes, and a dispatcher.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(help="The family's name.")]
@@ -32,7 +32,7 @@ def make(
     body = FamilyIn(
         name=name,
         operator=operator,
-        parameters=dict(map(parameter, param or [])),
+        parameters=read_parameters(param or []),
         dimensions=[_dimension(one) for one in dim],
         most=most,
         target_regret=regret,

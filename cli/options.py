@@ -7,7 +7,9 @@ import typer
 
 Operator = Annotated[str | None, typer.Argument(help="An operator (see: tilewright operators).")]
 Parameters = Annotated[list[str] | None, typer.Argument(help="Its parameters, NAME=VALUE.")]
-WorkloadFile = Annotated[Path | None, typer.Option(help="A file with a workload's JSON, instead of an operator.")]
+WorkloadFile = Annotated[
+    Path | None, typer.Option(help="A file with a workload, as text or as JSON, instead of an operator.")
+]
 DeviceClass = Annotated[
     str,
     typer.Option(

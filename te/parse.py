@@ -91,6 +91,10 @@ _PAIRS = {"max": BinaryOp.MAX, "min": BinaryOp.MIN, "pow": BinaryOp.POW, **{str(
 _OR, _AND, _NOT, _COMPARISON, _SUM, _NEGATION = 1, 2, 3, 4, 5, 7
 _MOST_NESTED = 2 * MAX_DEPTH + 20
 """A level of nesting counts twice: as an operand and as what is in the parentheses."""
+_MOST_SHOWN = 60
+"""How many characters of a line an error shows."""
+_REDUCERS = frozenset(str(reducer) for reducer in Reducer)
+_A_REDUCTION = "a reduction is all that a stage is: C[i] = sum over k of A[i, k]"
 _Operand = Expr | float
 
 
@@ -114,6 +118,10 @@ def parse_workload(text: str) -> Workload:
 def _split(line: str) -> tuple[str, str]:
     code, _, note = line.partition("#")
     return code.strip(), note.strip()
+
+
+def _shown(code: str) -> str:
+    return repr(code if len(code) <= _MOST_SHOWN else f"{code[:_MOST_SHOWN]}…")
 
 
 def _fail(line: int, message: str) -> NoReturn:
@@ -144,7 +152,7 @@ class _TextParser:
             self.precision = chosen[1]
             return
         if found is None:
-            _fail(line, "neither an input (A: float32[4, 8]) nor a stage (C[i, j] = A[i, j] * 2)")
+            _fail(line, f"{_shown(code)} is neither an input (A: float32[4, 8]) nor a stage (C[i, j] = A[i, j] * 2)")
         name = found[1]
         if name in self.lines:
             _fail(line, f"{name} stands in line {self.lines[name]} already")
@@ -366,6 +374,8 @@ class _Expression:
         if kind == "number":
             bare = token.removesuffix(suffix or "")
             value = inf if bare == "inf" else float(bare) if set(bare) & {".", "e"} else int(bare[:40])
+            if value == inf and bare != "inf":
+                _fail(self.line, f"{bare} is beyond the largest float; where infinity is meant, write inf")
             return value if suffix is None else _constant(value, DTYPES[_SUFFIXES[suffix]])
         if token == "(":
             inside = self._operand(_OR)
@@ -385,6 +395,8 @@ class _Expression:
             return Var(self.axes[name])
         tensor = self.tensors.get(name)
         if tensor is None:
+            if name in _REDUCERS:
+                _fail(self.line, f"{name} stands inside an expression, or has no 'over' or 'of'; {_A_REDUCTION}")
             known = ", ".join([*self.tensors, *self.axes]) or "nothing"
             _fail(self.line, f"{name} is not known here; known: {known}")
         self._expect("[")
@@ -419,7 +431,8 @@ class _Expression:
         if name == "e8m0" and len(given) == 1:
             return e8m0(_typed(given[0], uint8))
         allowed = f"{', '.join(_FUNCTIONS)}, e8m0, max, min, pow and e2m1 of two, select of three, and dtypes as casts"
-        _fail(self.line, f"{name} of {len(given)} is no function; allowed: {allowed}")
+        hint = f"; {_A_REDUCTION}" if name in _REDUCERS else ""
+        _fail(self.line, f"{name} of {len(given)} is no function; allowed: {allowed}{hint}")
 
 
 def _constant(value: float, dtype: DType) -> Const:

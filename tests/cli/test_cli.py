@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from tilewright.te.json import workload_to_json
+from tilewright.te.key import workload_key
 from tilewright.te.operators import OPERATORS
+from tilewright.te.text import workload_text
 from tilewright.tests.cli.commands import MATMUL, serving, tilewright, tilewright_process
 from tilewright.tests.service.fork_server import ForkServer
 
@@ -150,6 +152,19 @@ def test_a_workload_file_can_be_tuned(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["tasks"][0]["trials"] == 3
 
 
+def test_a_workload_may_be_a_text(tmp_path: Path) -> None:
+    softmax = OPERATORS["softmax"].workload({"rows": 7, "columns": 33})
+    (file := tmp_path / "w.txt").write_text(workload_text(softmax))
+    asked = tilewright(tmp_path, "best", "--workload", str(file))
+    assert asked.returncode == 3 and workload_key(softmax) in asked.stderr
+    file.write_text("X: float32[4]\nY[i] = X[i] +")
+    refused = tilewright(tmp_path, "best", "--workload", str(file))
+    assert refused.returncode == 2
+    assert refused.stderr == f"error: {file} is no workload: line 2: the expression ends too early [workload]\n"
+    file.write_bytes(b"\xff\xfe")
+    assert "is no text" in tilewright(tmp_path, "best", "--workload", str(file)).stderr
+
+
 def test_a_running_service_is_spoken_to(tuned: Path, served: str, tmp_path: Path) -> None:
     asked = ("--url", served, "--json", "tune", *MATMUL, "--trials", "2", "--seed", "9", "--no-prior")
     job = json.loads(tilewright(tmp_path, *asked).stdout)
@@ -167,6 +182,8 @@ def test_a_running_service_is_spoken_to(tuned: Path, served: str, tmp_path: Path
         (["tune", "matmul", "m=99999999999999", "n=2", "k=2"], 2, "m"),
         (["tune", "matmul", "m=2", "n=2", "k=2", "dtype=float31"], 2, "float31"),
         (["tune", "matmul", "m"], 2, "NAME=VALUE"),
+        (["tune", *MATMUL, "k=5"], 2, "k is given twice; allowed: once [k]"),
+        (["tune", *MATMUL, "--workload", "w.json"], 2, "operator 'matmul' and --workload w.json are given"),
         (["tune"], 2, "--workload"),
         (["tune", "--workload", "none.json"], 2, "none.json"),
         (["tune", *MATMUL, "--strategy", "guess"], 2, "guess"),
@@ -175,6 +192,7 @@ def test_a_running_service_is_spoken_to(tuned: Path, served: str, tmp_path: Path
         (["tune", *MATMUL, "--trials", "0"], 2, "trials"),
         (["best", "softmax", "rows=3", "columns=3"], 3, ""),
         (["best", "0" * 64], 3, "0000"),
+        (["best", "0123456789abcdef"], 2, "'0123456789abcdef' is no workload key; allowed: its 64 hexadecimal digits"),
         (["job", "show", "no-such-job"], 3, "no-such-job"),
         (["job", "cancel", "no-such-job"], 3, "no-such-job"),
         (["--url", "http://127.0.0.1:1", "devices"], 4, "127.0.0.1:1"),

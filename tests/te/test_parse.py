@@ -63,7 +63,17 @@ def test_an_index_may_be_kept_inside_at_the_end_that_it_reaches_beyond(one_end: 
     [
         ("", "the text is empty"),
         ("A: float33[4]", "line 1: 'float33' is no dtype; allowed: float64"),
-        ("A = 3", "line 1: neither an input"),
+        ("A = 3", "line 1: 'A = 3' is neither an input"),
+        ("A: float32[n, 7]", r"line 1: 'A: float32\[n, 7\]' is neither an input \(A: float32\[4, 8\]\) nor a stage"),
+        ("A" * 99, "line 1: 'A{60}…' is neither"),
+        (
+            "A: float32[4]\nB[] = 2 * sum over k of A[k]",
+            "line 2: sum stands inside .*; a reduction is all that a stage is",
+        ),
+        ("A: float32[4]\nB[] = sum over k A[k]", "line 2: sum stands inside .* has no 'over' or 'of'"),
+        ("A: float32[4]\nB[] = sum(A[0])", r"line 2: sum of 1 is no function; .*: C\[i\] = sum over k of A\[i, k\]"),
+        ("A: float32[4]\nB[i] = max(A[i])", "line 2: max of 1 is no function; .* a reduction is all"),
+        ("A: float32[4]\nB[i] = A[i] + 1e999", "line 2: 1e999 is beyond the largest float; .* write inf"),
         ("A: float32[4]\nB[i] = A[i] + Z[i]", "line 2: Z is not known here; known: A, i"),
         ("A: float32[4]\nB[i, j] = A[i]", r"line 2: how far j goes is not known; write it: \[j < 8\]"),
         ("A: float32[4]\nD: float32[5]\nB[i] = A[i] + D[i]", r"line 3: i could go to 4 \(A\) or 5 \(D\)"),
