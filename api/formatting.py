@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 from markupsafe import Markup, escape
 
+from ..core.budget import StopReason
 from ..core.policy import SpacePolicy
 from ..service.views import JobView, TaskView, TrialView
 
@@ -186,6 +187,17 @@ def breakable(text: str) -> Markup:
     return Markup(str(escape(text)).replace("_", "_<wbr>").replace("=", "=<wbr>"))
 
 
+STOPPED = {
+    StopReason.TRIALS: "all that were asked for",
+    StopReason.SECONDS: "ended by the time limit",
+    StopReason.STALL: "ended without a new best for long",
+    StopReason.EXHAUSTED: "ended with every legal schedule tried",
+    StopReason.NOT_WORTHWHILE: "ended where more would not pay",
+    StopReason.KEPT: "ended as the winner holds",
+    StopReason.CANCELLED: "then cancelled",
+    StopReason.ERROR: "ended by an error",
+}
+"""What a page says of the trials of a task that is no longer tuned."""
 FILTERS = {
     "reading": reading_figure,
     "reading_name": reading_name,
@@ -210,4 +222,5 @@ FUNCTIONS = {
     "policy": policy_text,
     "seconds_text": seconds_text,
     "dash": DASH,
+    "STOPPED": STOPPED,
 }

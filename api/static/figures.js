@@ -61,11 +61,11 @@ export const base = (ink) => ({
   legend: { top: 0, left: 0, icon: "roundRect", itemWidth: 12, itemHeight: 8, textStyle: { color: ink.text, fontFamily: ink.font, fontSize: 12 } },
 });
 
-/** An axis: `axis(ink, "value", "trials", more)`. */
-export const axis = (ink, type, name, more = {}) => ({
+/** An axis: `axis(ink, "value", "trials", more)`. What `more` says of its labels is added to what they have. */
+export const axis = (ink, type, name, { axisLabel = {}, ...more } = {}) => ({
   type, name, nameLocation: "middle", nameGap: 28, nameTextStyle: { color: ink.muted, fontSize: 12 },
   axisLine: { show: false, lineStyle: { color: ink.line } }, axisTick: { show: false },
-  axisLabel: { color: ink.muted, fontFamily: ink.font, fontSize: 12, hideOverlap: true, formatter: type === "value" ? (v) => numberText(v, 3) : undefined },
+  axisLabel: { color: ink.muted, fontFamily: ink.font, fontSize: 12, hideOverlap: true, formatter: type === "value" ? (v) => numberText(v, Number.isInteger(v) ? 15 : 3) : undefined, ...axisLabel },
   splitLine: { show: type !== "category", lineStyle: { color: ink.line } },
   ...more,
 });
@@ -219,7 +219,7 @@ register("bars", (table, ink, narrow) => {
     grid: { left: 8, right: 24, top: stacks.length > 1 ? 34 : 6, bottom: 34, containLabel: true },
     legend: { ...base(ink).legend, show: stacks.length > 1 },
     xAxis: axis(ink, "value", named(stacks.length > 1 ? "" : table.columns[1].title, unit).replace(/^, /, ""), { min: 0, ...wholes(table.columns[1]) }),
-    yAxis: axis(ink, "category", "", { inverse: true, data: table.rows.map((row) => row[0]), axisLabel: { color: ink.text, fontSize: 12, width: narrow ? 150 : 220, overflow: "truncate" } }),
+    yAxis: axis(ink, "category", "", { inverse: true, data: table.rows.map((row) => row[0]), axisLabel: { color: ink.text, width: narrow ? 150 : 220, overflow: "truncate" } }),
     series: stacks.map((i) => ({
       name: table.columns[i].title, type: "bar", stack: "all", barMaxWidth: 16,
       data: table.rows.map((row) => ({ value: (row[i] ?? 0) / size, hint: hint(table, row) })),

@@ -75,7 +75,7 @@ register("parallel", (table, ink, narrow, figure, chart) => {
 
 /** Predicted against measured, with the diagonal on which both are equal. */
 register("calibration", (table, ink) => {
-  const percent = (name) => ({ ...axis(ink, "value", name), min: 0, axisLabel: { color: ink.muted, fontSize: 12, formatter: (v) => numberText(v, 3) } });
+  const percent = (name) => axis(ink, "value", name, { min: 0 });
   const last = Math.max(...table.rows.map((row) => row[3]), 1);
   return {
     ...base(ink), legend: { show: false }, grid: { left: 16, right: 20, top: 34, bottom: 34, containLabel: true },
@@ -105,7 +105,7 @@ register("strips", (table, ink) => {
     tooltip: { ...base(ink).tooltip, trigger: "axis", formatter: (shown) => [`Trial ${shown[0].value[0]}`, ...shown.map((one) => one.data.hint)].join("\n") },
     grid: strips.map((_, n) => ({ left: 52, right: 20, top: 34 + n * tall, height: tall - 58 })),
     xAxis: strips.map((_, n) => axis(ink, "value", n === strips.length - 1 ? table.columns[0].title.toLowerCase() : "", {
-      gridIndex: n, nameGap: 22, min: 0, max: "dataMax", ...wholes(table.columns[0]), splitLine: { show: false }, axisLabel: { show: n === strips.length - 1, color: ink.muted, fontSize: 12 },
+      gridIndex: n, nameGap: 22, min: 0, max: "dataMax", ...wholes(table.columns[0]), splitLine: { show: false }, axisLabel: { show: n === strips.length - 1 },
     })),
     yAxis: strips.map((i, n) => {
       const [, unit] = scaleOf(i);

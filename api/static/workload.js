@@ -14,7 +14,7 @@ register("results", ({ rows }, ink) => {
   const worse = rows.filter((row) => row[4] !== "");
   return {
     ...base(ink), grid: { ...base(ink).grid, top: 56 },
-    xAxis: axis(ink, "time", "submitted (UTC)", { splitLine: { show: false }, axisLabel: { color: ink.muted, fontSize: 12, hideOverlap: true } }),
+    xAxis: axis(ink, "time", "submitted (UTC)", { splitLine: { show: false } }),
     yAxis: axis(ink, "value", `best time, ${unit}`, { nameLocation: "end", nameGap: 12, nameTextStyle: { color: ink.muted, align: "left" }, scale: true }),
     series: [...lines, {
       name: "regression", type: "scatter", symbol: "circle", symbolSize: 18, itemStyle: { color: "transparent", borderColor: ink.bad, borderWidth: 2 },

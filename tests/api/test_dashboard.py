@@ -232,6 +232,11 @@ def test_a_waiting_job_is_cancelled_by_its_button(browser: Browser, address: str
         seen.page.get_by_role("button", name="Cancel job").click()
         expect(seen.page.locator(".state")).to_have_text("cancelled")
         expect(seen.page.get_by_role("button", name="Cancel job")).to_have_count(0)
+        page = seen.page.locator("main")
+        expect(page).to_contain_text("of 64, then cancelled")
+        expect(page.get_by_text("The job ended without a trial.")).to_have_count(10)
+        for promise in ("yet", "Appears", "All trials as CSV"):
+            expect(page).not_to_contain_text(promise)
 
 
 def _pattern(text: str) -> re.Pattern[str]:

@@ -6,6 +6,7 @@ import pytest
 from markupsafe import Markup
 
 from tilewright.api import formatting
+from tilewright.core.budget import StopReason
 
 
 def text(markup: Markup) -> str:
@@ -57,3 +58,7 @@ def test_what_is_not_known_is_a_dash(markup: Markup) -> None:
 
 def test_what_comes_from_users_is_escaped() -> None:
     assert "<b>" not in str(formatting.breakable("<b>_=1"))
+
+
+def test_there_are_words_for_each_reason_why_a_task_ended() -> None:
+    assert set(formatting.STOPPED) == set(StopReason)

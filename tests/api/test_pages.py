@@ -85,6 +85,26 @@ def test_the_state_of_a_page_is_in_its_address(browser: Browser, address: str) -
         assert page.locator("#records tbody tr").count() == page.locator("#records .failed").count() > 0
 
 
+@pytest.mark.parametrize("width", [400, 1280])
+def test_names_of_bars_are_drawn_in_the_font_that_their_room_is_measured_in(
+    browser: Browser, address: str, width: int
+) -> None:
+    """The room for the names begins 8 pixels from the edge of a chart; the longest name begins there."""
+    first_painted = """plot => {
+        const canvas = plot.querySelector("canvas");
+        const { width, height } = canvas;
+        const pixels = canvas.getContext("2d").getImageData(0, 0, width, height).data;
+        const painted = x => [...Array(height).keys()].some(y => y > 34 && pixels[4 * (y * width + x) + 3] > 0);
+        return [...Array(width).keys()].find(painted) * canvas.clientWidth / width;
+    }"""
+    with watched(browser, address, width=width) as seen:
+        seen.page.goto("/jobs/recorded")
+        drawn(seen.page)
+        for figure in ("#importance", "#workers"):
+            left = seen.page.locator(f"{figure} .plot").evaluate(first_painted)
+            assert 7 <= left <= 10, figure
+
+
 def test_a_job_is_tuned_further(browser: Browser, address: str, client: Client) -> None:
     with watched(browser, address, scripts=False) as seen:
         seen.page.goto("/jobs/two")
