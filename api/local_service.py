@@ -5,7 +5,7 @@ One process at a time opens an embedded database. A service says beside it where
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from ..core.collector import collector_resting, program_loading
@@ -39,7 +39,7 @@ def find_service(settings: Settings) -> RunningService | None:
     return found if instance == found.instance else None
 
 
-def serve_when_free(settings: Settings) -> None:
+def serve_when_free(settings: Settings, started: Callable[[str], None] = lambda url: None) -> None:
     """``server.serve``, after waiting for a command that has the database open for a moment. Raises what ``serve``
     raises, and DatabaseInUse at once where another service runs on the database."""
     with program_loading():
@@ -48,7 +48,7 @@ def serve_when_free(settings: Settings) -> None:
     deadline = time.monotonic() + WAIT_SECONDS
     while True:
         try:
-            return serve(settings)
+            return serve(settings, started)
         except DatabaseInUse:
             if time.monotonic() > deadline or find_service(settings) is not None:
                 raise

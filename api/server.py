@@ -4,7 +4,7 @@ import gc
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -51,10 +51,12 @@ def address_of(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def serve(settings: Settings) -> None:
-    """Serve until SIGINT or SIGTERM. Raises InvalidParameter when the port is taken, or when others can reach the
-    service and nobody could administer it; DatabaseInUse and StoreError when the database cannot be opened. Nothing is
-    left running then."""
+def serve(settings: Settings, started: Callable[[str], None] = lambda url: None) -> None:
+    """Serve until SIGINT or SIGTERM. ``started`` is called with the address once nothing can be in the way any more:
+    connections are accepted, and answered in a moment.
+
+    Raises InvalidParameter when the port is taken, or when others can reach the service and nobody could administer it;
+    DatabaseInUse and StoreError when the database cannot be opened. Nothing is left running then."""
     with bind(settings.host, settings.port) as listener, Service.open(settings) as service:
         check_access(settings, service.users)
         server = _server(service, settings)
@@ -63,6 +65,7 @@ def serve(settings: Settings) -> None:
         gc.collect()
         gc.freeze()  # what is loaded stays: collections that went through it would hold answers up
         gc.set_threshold(*COLLECTED)
+        started(address_of(listener))
         server.run(sockets=[listener])
         service.interrupt()
 

@@ -51,7 +51,9 @@ def list_families(context: typer.Context) -> None:
     if given.as_json:
         given.print_json(found)
         return
-    table = Table("family", "operator", "dimensions", "schedules", "mean regret", box=None)
+    table = Table(
+        "family", "operator", "dimensions", "schedules", "mean regret", box=None, header_style="dim", pad_edge=False
+    )
     for family in found:
         mean = "" if family.regret is None else _percent(family.regret.mean)
         table.add_row(family.name, family.operator, _ranges(family), str(len(family.schedules)), mean)

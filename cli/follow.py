@@ -65,5 +65,5 @@ def _best(job: JobOut, index: int) -> str:
     if task.best is None:
         return f"{sum(task.failures.values())} failed" if task.failures else ""
     seconds = task.best.seconds
-    against = ratio(task.baseline_seconds, seconds)
-    return f"best {duration(seconds)}  {rate(task.flops, seconds)}  {against} NumPy"
+    against = "" if task.baseline_seconds is None else f"  {ratio(task.baseline_seconds, seconds)} NumPy"
+    return f"best {duration(seconds)}  {rate(task.flops, seconds)}{against}"

@@ -29,7 +29,9 @@ def list_jobs(
         jobs = [job for job, _ in zip(client.jobs(state=state, page_size=min(limit, 100)), range(limit), strict=False)]
     given.show(
         jobs,
-        jobs_table(jobs) if jobs else "no jobs yet; make one with: tilewright tune matmul m=512 n=512 k=512",
+        jobs_table(jobs, given.console.width)
+        if jobs
+        else "no jobs yet; make one with: tilewright tune matmul m=512 n=512 k=512",
     )
 
 

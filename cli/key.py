@@ -43,7 +43,7 @@ def list_keys(context: typer.Context) -> None:
     if given.as_json:
         given.print_json(keys)
         return
-    table = Table("id", "name", "tenant", "scopes", "made", "good until")
+    table = Table("id", "name", "tenant", "scopes", "made", "good until", box=None, header_style="dim", pad_edge=False)
     for key in keys:
         table.add_row(key.id, key.name, key.tenant, ", ".join(key.scopes), key.created_at[:10], _until(key))
     given.console.print(table)

@@ -32,7 +32,7 @@ def models_table(models: Iterable[ModelOut]) -> Table:
             str(model.tuned),
             duration(model.kernel_seconds or None),
             "-" if newest is None else ratio(newest.baseline_seconds, newest.seconds),
-            model.created_at[:19],
+            model.created_at[:10],
         )
     return table
 

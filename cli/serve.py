@@ -28,5 +28,9 @@ def serve(
     given: CommandContext = context.obj
     changes = {name: value for name, value in (("host", host), ("port", port), ("run_jobs", jobs)) if value is not None}
     settings = given.settings.model_copy(update=changes)
-    given.console.print(f"dashboard and API on http://{settings.host}:{settings.port}  (Ctrl-C stops)", soft_wrap=True)
-    serve_when_free(settings)
+
+    def started(url: str) -> None:
+        others = " and on all other addresses of this machine" if settings.host in ("0.0.0.0", "::") else ""
+        given.console.print(f"dashboard and API on {url}{others}  (Ctrl-C stops)", soft_wrap=True)
+
+    serve_when_free(settings, started)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from rich.console import Group, RenderableType
+from rich.console import Group, JustifyMethod, RenderableType
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -19,6 +19,9 @@ from ..api.responses import (
     TrialOut,
 )
 from ..core.retuning import RetuneVerdict
+
+WIDE = 100
+"""A terminal with fewer columns shows no bars, no rates, and not when jobs were submitted."""
 
 
 def duration(seconds: float | None) -> str:
@@ -92,11 +95,12 @@ def best_panel(task: TaskOut) -> RenderableType:
         return Panel(f"no schedule yet ({failures})", title=task_name(task), border_style="red")
     by = {"flops": "arithmetic peak", "bytes": "memory peak"}.get(task.roofline_by or "", "peak")
     speed = Text.assemble((duration(best.seconds), "bold green"), f" ± {100 * best.spread:.1f} %")
+    against = ratio(task.baseline_seconds, best.seconds)
     baseline = f"{duration(task.baseline_seconds)} ({rate(task.flops, task.baseline_seconds)})"
     rows: list[tuple[str, str | Text]] = [
         ("time", speed),
         ("speed", rate(task.flops, best.seconds)),
-        (f"against {task.baseline_name or 'NumPy'}", f"{ratio(task.baseline_seconds, best.seconds)}   {baseline}"),
+        *([] if task.baseline_seconds is None else [(f"against {task.baseline_name}", f"{against}   {baseline}")]),
         (f"of the {by}", f"{fraction(task.roofline_seconds, best.seconds)}   limit {duration(task.roofline_seconds)}"),
         ("schedule", f"{best.schedule.sketch} version {best.schedule.version}"),
         ("knobs", knobs(best.schedule)),
@@ -136,23 +140,20 @@ def best_answer(best: BestOut) -> RenderableType:
     return _pairs(rows)
 
 
-def jobs_table(jobs: Iterable[JobOut]) -> Table:
-    """Show one line for each job."""
+def jobs_table(jobs: Iterable[JobOut], width: int) -> Table:
+    """Show one line for each task of each job, on ``width`` columns: what they are wraps, and nothing else does. When
+    they were submitted is left out of a narrow table."""
     table = Table(box=None, header_style="dim", pad_edge=False)
-    for name in ("job", "state", "task", "trials", "best", "against NumPy", "created"):
-        table.add_column(name, justify="right" if name in ("trials", "best", "against NumPy") else "left", no_wrap=True)
+    numbers = ("trials", "best", "x NumPy")
+    for name in ("job", "state", "task", *numbers, *(["created"] if width >= WIDE else [])):
+        justify: JustifyMethod = "right" if name in numbers else "left"
+        table.add_column(name, justify=justify, no_wrap=name != "task", overflow="fold")
     for job in jobs:
         for task in job.tasks:
             seconds = task.best.seconds if task.best else None
-            table.add_row(
-                job.id,
-                job.state.value,
-                task_name(task),
-                str(task.trials),
-                duration(seconds),
-                ratio(task.baseline_seconds, seconds),
-                job.created_at[:19],
-            )
+            against = ratio(task.baseline_seconds, seconds)
+            row = (job.id, job.state.value, task_name(task), str(task.trials), duration(seconds), against)
+            table.add_row(*row, *([job.created_at[:19]] if width >= WIDE else []))
         if job.task_count > len(job.tasks):
             table.add_row(job.id, "", f"and {job.task_count - len(job.tasks)} more tasks")
     return table

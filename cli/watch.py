@@ -15,13 +15,11 @@ from rich.text import Text
 
 from ..api.client import Client
 from ..api.responses import EventOut, JobOut, TaskOut
-from .tables import duration, fraction, rate, ratio, task_name
+from .tables import WIDE, duration, fraction, rate, ratio, task_name
 
 NEWEST = 60
 """So many of the newest trials are listed, where there is room."""
 REDRAW_SECONDS = 0.2
-WIDE = 100
-"""A terminal with fewer columns shows neither bars nor rates."""
 _LEFT = 12
 """The columns of a chart that its scale takes."""
 

@@ -11,7 +11,8 @@ from rich.console import Console
 
 from tilewright.api.client import Client
 from tilewright.api.figure import MissingExtra
-from tilewright.cli.watch import WIDE, chart_lines, watch
+from tilewright.cli.tables import WIDE
+from tilewright.cli.watch import chart_lines, watch
 from tilewright.core.errors import InvalidParameter
 from tilewright.db.store import RecordStore
 from tilewright.tests.api.filled import keep_job, operator_task

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from tilewright.api.client import Client
 from tilewright.te.json import workload_to_json
 from tilewright.te.key import workload_key
 from tilewright.te.operators import OPERATORS
 from tilewright.te.text import workload_text
-from tilewright.tests.cli.commands import MATMUL, serving, tilewright, tilewright_process
+from tilewright.tests.cli.commands import LOG, MATMUL, serving, started, tilewright, tilewright_process, wait_for
 from tilewright.tests.service.fork_server import ForkServer
 
 
@@ -49,6 +50,12 @@ def test_the_job_and_its_trials_are_listed(tuned: Path) -> None:
     assert {job["state"] for job in jobs} == {"succeeded"}
     trials = json.loads(tilewright(tuned, "--json", "job", "trials", jobs[-1]["id"]).stdout)
     assert sorted(trial["sequence"] for trial in trials) == list(range(6))
+    for columns, created in (("80", False), ("120", True)):
+        lines = tilewright(tuned, "job", "list", COLUMNS=columns).stdout.splitlines()
+        assert max(map(len, lines)) <= int(columns)
+        (first, *_) = (line for line in lines if line.startswith(jobs[-1]["id"]))  # whole, to be copied
+        assert first.split()[1:3] == ["succeeded", "matmul"] and first.split()[-1 - created].endswith(("x", "-"))
+        assert (jobs[-1]["created_at"][:19] in first) == created
     shown = tilewright(tuned, "job", "show", jobs[-1]["id"])
     assert "matmul" in shown.stdout and "succeeded" in shown.stdout
 
@@ -254,6 +261,19 @@ def test_port_in_use(tmp_path: Path) -> None:
         done = tilewright(tmp_path, "serve", "--port", str(port))
     assert done.returncode == 4
     assert str(port) in done.stderr and "in use" in done.stderr
+    assert done.stdout == ""  # nothing is said to be there that is not
+
+
+@pytest.mark.parametrize(("host", "more"), [("127.0.0.1", ""), ("0.0.0.0", " and on all other addresses")])
+def test_the_address_is_told_once_the_service_answers_there(
+    forks: ForkServer, tmp_path: Path, host: str, more: str
+) -> None:
+    with started(forks, tmp_path, "serve", "--port", "0", "--host", host, TILEWRIGHT_TOKEN="a" * 20):
+        wait_for(tmp_path / LOG, "(Ctrl-C stops)")
+        (address, others) = re.findall(r"dashboard and API on (\S+)(.*)  \(", (tmp_path / LOG).read_text())[0]
+        assert others.startswith(more) and bool(others) == bool(more)
+        with Client(address, token="a" * 20, retries=0) as client:
+            assert client.version().api == "v1"
 
 
 def test_a_database_of_a_newer_program_is_left_alone(tmp_path: Path) -> None:
