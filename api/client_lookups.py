@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from ..core.errors import TilewrightError
+from ..core.errors import InvalidParameter, TilewrightError
 from ..te.json import workload_to_json
 from ..te.workload import Workload
 from .lookup_cache import CachedAnswer, LookupCache
@@ -138,4 +138,9 @@ def expression_body(task: Task) -> dict[str, Any]:
     """Return an expression as it is sent."""
     if isinstance(task, Workload):
         return {"workload": workload_to_json(task)}
+    if not isinstance(task, ExpressionIn):
+        kind = type(task).__name__
+        raise InvalidParameter(
+            f"task of type {kind}; allowed: operator_task(...), ExpressionIn, Workload", field="task"
+        )
     return task.model_dump(exclude_none=True)

@@ -39,6 +39,9 @@ SECURITY_HEADERS = {
 _RAW_HEADERS = [(name.lower().encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
 Refusal = tuple[int, str, str, str] | tuple[int, str, str, str, int]
 """Status, code, detail and field of a problem document, and after how many seconds to try again."""
+_WANTED_KEY = "this service wants a key: Authorization: Bearer KEY"
+_REFUSED_KEY = "the key that was given is unknown here, was revoked, or has ended"
+"""Which of these it is stays untold: whoever guesses keys learns nothing."""
 ONCE = (b"authorization", b"content-length", b"host", b"origin")
 """Headers that no request has twice."""
 TOO_LARGE = "BODY_TOO_LARGE"
@@ -142,12 +145,8 @@ class RequestGuard:
         except StoreError as error:
             return None, (503, error.code, error.message, "")
         if caller is None:
-            return None, (
-                401,
-                "KEY_REQUIRED",
-                "this service wants a key: Authorization: Bearer KEY",
-                "authorization",
-            )
+            refused = f"{_REFUSED_KEY}; " if b"authorization" in headers else ""
+            return None, (401, "KEY_REQUIRED", f"{refused}{_WANTED_KEY}", "authorization")
         wait = self.limits.wait_seconds(caller)
         if wait:
             return None, (429, "RATE_LIMITED", f"this key may send another request in {wait} s", "authorization", wait)

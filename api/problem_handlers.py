@@ -1,12 +1,14 @@
 """Answers every failure with a problem document: which error becomes which status, and the handlers."""
 
-from collections.abc import Sequence
-from typing import Any
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, get_args
 
 import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
@@ -160,14 +162,16 @@ async def _http_error(request: Request, error: Exception) -> Response:
         headers = {"Allow": ", ".join(allowed_methods(request))}
         detail = f"{request.method[:20]} is not allowed here; allowed: {headers['Allow']}"
     if error.status_code == 404:
-        detail = "there is nothing at this address"
+        detail = f"there is nothing at {_shown(request.url.path)}"
     code = CODES.get(error.status_code, "HTTP_ERROR")
     return problem_answer(request, error.status_code, code, detail, headers=headers)
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    errors = [FieldProblem(field=_field_of(e["loc"]), detail=_sentence(e)) for e in error.errors()[:20]]
+    body = getattr(request.scope.get("route"), "body_field", None)
+    model = None if body is None else body.field_info.annotation
+    errors = [FieldProblem(field=_field_of(e["loc"]), detail=_sentence(e, model)) for e in error.errors()[:20]]
     first = errors[0]
     return problem_answer(request, 422, "INVALID_REQUEST", first.detail, first.field, errors)
 
@@ -203,15 +207,44 @@ def _field_of(location: Sequence[Any]) -> str:
     return ".".join(str(part) for part in rest)
 
 
-def _sentence(error: Any) -> str:
-    message: str = error["msg"].removeprefix("Value error, ")
-    given = error.get("input")
+def _sentence(error: Any, body: object) -> str:
+    """Say what is wrong, with what was given and what is allowed. ``body`` is the type of the body."""
     if error["type"] == "missing":
         return "this field is required"
     if error["type"] == "extra_forbidden":
-        return "unknown field"
-    shown = repr(given) if isinstance(given, int | float | str | bool | None) else type(given).__name__
-    return f"{message[:1].lower()}{message[1:]}; given: {ascii(shown[:80])[1:-1]}"
+        names = sorted({name for model in _models_at(body, error["loc"][1:-1]) for name in model.model_fields})
+        return f"unknown field; allowed: {', '.join(names)}" if names else "unknown field"
+    message: str = _OWN_WORDS.get(error["type"], error["msg"].removeprefix("Value error, "))
+    return f"{message[:1].lower()}{message[1:]}; given: {_shown(error.get('input'))}"
+
+
+_OWN_WORDS = {"model_attributes_type": "input should be an object", "dict_type": "input should be an object"}
+"""What pydantic says in words of Python, by its type of error."""
+
+
+def _shown(given: object) -> str:
+    """Show a value of JSON: a simple one as it is, of others what they are."""
+    match given:
+        case None | bool():
+            return json.dumps(given)
+        case list():
+            return f"a list of {len(given)}"
+        case dict():
+            return "an object"
+    return ascii(repr(given)[:80])[1:-1] if isinstance(given, int | float | str) else type(given).__name__
+
+
+def _models_at(annotation: object, location: Sequence[int | str]) -> Iterator[type[BaseModel]]:
+    """Give the models of requests that may stand at ``location`` below a type."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        if not location:
+            yield annotation
+        elif (field := annotation.model_fields.get(str(location[0]))) is not None:
+            yield from _models_at(field.annotation, location[1:])
+        return
+    rest = location[1:] if location and isinstance(location[0], int) else location
+    for inner in get_args(annotation):
+        yield from _models_at(inner, rest)
 
 
 def install_problem_handlers(app: FastAPI) -> None:

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from .. import __version__
+from ..api.client_errors import TokenRefused
 from ..core.errors import TilewrightError
 from ..service.settings import Settings
 from . import (
@@ -35,6 +36,7 @@ from . import (
 from .context import CommandContext
 from .exits import Exit, exit_code
 
+_KEY_HINT = "give one by --token, TILEWRIGHT_TOKEN, or `tilewright --url ADDRESS --token KEY key save`"
 app = typer.Typer(
     name="tilewright",
     help="Schedule search for tensor kernels: tune, look up, explain and serve.",
@@ -105,7 +107,8 @@ def main() -> None:
         app(standalone_mode=True)
     except TilewrightError as error:
         where = f" [{error.field}]" if error.field else ""
-        print(f"error: {error.message}{where}", file=sys.stderr)
+        hint = f"; {_KEY_HINT}" if isinstance(error, TokenRefused) else ""
+        print(f"error: {error.message}{hint}{where}", file=sys.stderr)
         sys.exit(exit_code(error))
     except ValidationError as error:
         first = error.errors()[0]

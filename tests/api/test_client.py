@@ -15,6 +15,7 @@ from tilewright.api.async_client import AsyncClient
 from tilewright.api.client import Client, operator_task
 from tilewright.api.client_errors import Contradiction, InvalidRequest, Missing, ServiceFault, Unavailable, Unreachable
 from tilewright.core.budget import Budget
+from tilewright.core.errors import InvalidParameter
 from tilewright.core.policy import SpacePolicy
 from tilewright.db.store import RecordStore
 from tilewright.te.json import workload_from_json
@@ -65,6 +66,10 @@ def test_refusals_are_typed(client: Client) -> None:
             call()
     with pytest.raises(Missing):
         client.job("a/../b?c")
+    with pytest.raises(
+        InvalidParameter, match=r"task of type str; allowed: operator_task\(...\), ExpressionIn, Workload"
+    ):
+        client.submit("matmul")  # type: ignore[arg-type]
 
 
 def test_what_was_measured_comes_back(client: Client, store: RecordStore) -> None:

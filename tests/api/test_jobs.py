@@ -164,6 +164,34 @@ def test_what_is_wrong_is_named(http: httpx2.Client, body: Any, field: str) -> N
 
 
 @pytest.mark.parametrize(
+    ("body", "detail"),
+    [
+        (job(trials=3), "unknown field; allowed: budget, cache, deadline_seconds, executor, fresh, notes, "),
+        ({"tasks": [{**MATMUL, "shape": 1}]}, "unknown field; allowed: operator, parameters, text, workload"),
+        ({"tasks": [MATMUL], "budget": {"trails": 3}}, "unknown field; allowed: seconds, stall, trials"),
+        ({"tasks": []}, "list should have at least 1 item after validation, not 0; given: a list of 0"),
+        ({"tasks": [1]}, "input should be an object; given: 1"),
+        ([1, 2], "input should be an object; given: a list of 2"),
+        (job(seed=True), "input should be a valid integer; given: true"),
+        (job(strategy=None), "input should be a valid string; given: null"),
+        (
+            {"tasks": [{**MATMUL, "text": ""}]},
+            "give one of workload, text, and operator with parameters; given: an object",
+        ),
+    ],
+)
+def test_what_is_given_and_what_is_allowed_is_said(http: httpx2.Client, body: Any, detail: str) -> None:
+    said = http.post("/v1/jobs", json=body).json()["detail"]
+    assert said.startswith(detail) if detail.endswith(", ") else said == detail
+
+
+def test_an_address_that_leads_nowhere_is_shown(http: httpx2.Client) -> None:
+    problem = http.get("/v1/v1/operators").json()
+    assert (problem["code"], problem["detail"]) == ("NOT_FOUND", "there is nothing at '/v1/v1/operators'")
+    assert len(http.get("/" + "a" * 2000).json()["detail"]) < 120
+
+
+@pytest.mark.parametrize(
     "path", ["/v1/jobs/nobody", "/v1/jobs/nobody/trials", "/v1/jobs/nobody/events", "/v1/trials/9"]
 )
 def test_what_is_not_there_is_404(http: httpx2.Client, path: str) -> None:

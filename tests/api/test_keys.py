@@ -29,6 +29,7 @@ from tilewright.service.users import Users
 from tilewright.tests.api.filled import keep_job
 from tilewright.tests.api.filled import operator_task as kept_task
 from tilewright.tests.api.serving import running
+from tilewright.tests.cli.commands import in_process
 
 TOKEN = "correct-horse-battery"
 MATMUL = operator_task("matmul", {"m": 4, "n": 4, "k": 4})
@@ -69,8 +70,12 @@ def test_a_key_is_made_used_and_revoked(address: str, admin: Client, service: Se
         (listed,) = [key for key in admin.keys() if key.id == made.id]
         assert listed.name == "nightly" and "secret" not in listed.model_dump()
         admin.revoke_key(made.id)
-        with pytest.raises(TokenRefused):
+        with pytest.raises(
+            TokenRefused, match="the key that was given is unknown here, was revoked, or has ended; this"
+        ):
             client.caller()
+    with Client(address) as nobody, pytest.raises(TokenRefused, match=r"^this service wants a key: Authorization: Bea"):
+        nobody.caller()
     entries = {(entry.name, entry.action, entry.status) for entry in admin.audit()}
     assert {("token", "createKey", 201), ("nightly", "submitJob", 201), ("nightly", "listKeys", 403)} <= entries
     assert ("token", "revokeKey", 200) in entries and not any(action == "getCaller" for _, action, _ in entries)
@@ -254,5 +259,6 @@ def test_commands_make_keep_and_revoke_keys(address: str, tmp_path: Path, monkey
     assert f"revoked {key_id}" in command("key", "revoke", key_id, token=TOKEN)
     listed = json.loads(command("--json", "key", "list", token=TOKEN))
     assert next(key for key in listed if key["id"] == key_id)["revoked_at"]
-    refused = CliRunner().invoke(app, ["--url", address, "key", "who"])
-    assert isinstance(refused.exception, TokenRefused)
+    refused = in_process(tmp_path, "--url", address, "key", "who", TILEWRIGHT_TOKEN_FILE=str(tmp_path / "tokens"))
+    assert refused.returncode == 4 and "was revoked, or has ended; " in refused.stderr
+    assert "give one by --token, TILEWRIGHT_TOKEN, or `tilewright " in refused.stderr
