@@ -85,6 +85,10 @@ class Module:
         return results
 
     def _checked_outputs(self, out: Sequence[Array]) -> tuple[Array, ...]:
+        if not isinstance(out, Sequence):
+            raise InvalidParameter(
+                f"out is of type {type(out).__name__}; allowed: a list of arrays: {_names(self._outputs)}", field="out"
+            )
         if len(out) != len(self._outputs):
             raise InvalidParameter(
                 f"{len(out)} out arrays given, {len(self._outputs)} needed: {_names(self._outputs)}", field="out"

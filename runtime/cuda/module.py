@@ -145,6 +145,9 @@ def load_cuda_module(workload: Workload, schedule: Schedule, target: Target | No
 
 
 def _named(what: str, names: Sequence[str], given: Sequence[Any], field: str) -> dict[str, Any]:
+    if not isinstance(given, Sequence):
+        allowed = f"a list of arrays: {', '.join(names)}"
+        raise InvalidParameter(f"{field} is of type {type(given).__name__}; allowed: {allowed}", field=field)
     if len(given) != len(names):
         raise InvalidParameter(f"{len(given)} {what} given, {len(names)} needed: {', '.join(names)}", field=field)
     return dict(zip(names, given, strict=True))

@@ -85,6 +85,8 @@ def test_wrong_arrays_are_explained(module: Module) -> None:
         module(a.tolist(), b)
     with pytest.raises(InvalidParameter, match="1 out arrays given, 2 needed: C, D"):
         module(a, b, out=[np.zeros(SHAPE, np.float32)])
+    with pytest.raises(InvalidParameter, match="out is of type ndarray; allowed: a list of arrays: C, D"):
+        module(a, b, out=np.zeros(SHAPE, np.float32))  # type: ignore[arg-type]
     with pytest.raises(InvalidParameter, match="out C must be contiguous"):
         module(a, b, out=[np.zeros((7, 5), np.float32).T, np.zeros(SHAPE, np.float32)])
     with pytest.raises(InvalidParameter, match="out C overlaps input A"):

@@ -170,6 +170,8 @@ def test_wrong_arrays_are_named(module: CudaModule, torch: Any) -> None:
         module(a)
     with pytest.raises(InvalidParameter, match="1 out arrays given, 2 needed: C, D"):
         module(a, b, out=[a.clone()])
+    with pytest.raises(InvalidParameter, match="out is of type Tensor; allowed: a list of arrays: C, D"):
+        module(a, b, out=a.clone())
     with pytest.raises(InvalidParameter, match="out C overlaps input A"):
         module(a, b, out=[a, b.clone()])
     both = torch.zeros(SHAPE, device="cuda")
