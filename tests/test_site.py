@@ -1,6 +1,7 @@
 """The documentation builds as pages, without a warning, and tells of every operator, sketch and route."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from tilewright.schedule.sketches import SKETCHES
 from tilewright.te.operators import OPERATORS
 
 ROOT = Path(__file__).parents[1]
+ARCHITECTURE = ROOT / "docs" / "architecture.md"
 
 
 def test_the_site_builds_strictly_and_its_reference_is_complete(tmp_path: Path) -> None:
@@ -25,3 +27,18 @@ def test_the_site_builds_strictly_and_its_reference_is_complete(tmp_path: Path) 
     assert all(path in api for path in json.loads(DOCUMENT.read_text())["paths"])
     pages = list(tmp_path.rglob("*.html"))
     assert all("https://cdn" not in page.read_text() for page in pages), "pages need no other host"
+
+
+def test_the_map_of_kernel_classes_is_that_of_the_tree() -> None:
+    """Where the architecture lists the parts of a folder, all of them are there, and no kernel class is left out."""
+    lists = re.findall(
+        r"^    (schedule/\w+/) +((?:\w+ *)+(?:\n {27}(?:\w+ *)+)*)$", ARCHITECTURE.read_text(), re.MULTILINE
+    )
+    listed = {folder: words.split() for folder, words in lists}
+    assert listed.keys() == {"schedule/problems/", "schedule/gpu/", "schedule/cpu/", "schedule/space/"}
+    for folder, names in listed.items():
+        there = {path.stem for path in (ROOT / folder).iterdir()}
+        assert [name for name in names if name not in there] == [] and len(names) == len(set(names))
+    for folder in ("schedule/gpu/", "schedule/cpu/"):
+        classes = {path.parent.name for path in (ROOT / folder).glob("*/__init__.py")}
+        assert classes == set(listed[folder])
