@@ -87,6 +87,8 @@ def test_a_new_user_submits_sees_why_the_best_won_exports_it_and_compares(live: 
     with Client(live) as client, watched(browser, live, width=1400) as seen:
         page = seen.page
         page.set_default_timeout(120_000)
+        earlier = client.submit(MATMUL, budget=Budget(trials=2), strategy="random", fresh=True)  # to compare with
+        assert list(client.events(earlier.id)) and client.job(earlier.id).state is JobState.SUCCEEDED
         page.goto("/")
         page.get_by_role("link", name="Submit a job").first.click()
         page.get_by_label("Operator").select_option("matmul")
