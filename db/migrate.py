@@ -70,12 +70,13 @@ def check(database: Database) -> None:
 
 def upgrade(database: Database, to: str = "head") -> tuple[str | None, str]:
     """Run the missing migrations, and fill what follows from other tables; return the migrations (before, after).
-    Raises StoreError for a newer database."""
+    Raises StoreError for a newer database, and for one whose tables are not known to be ours."""
     with _alone(database) as lone:
         with database.reading() as connection:
             before = current(connection)
             if before != head() and _lives_with(connection, before):
                 return before, str(before)
+            _refuse_foreign(database, connection, before)
         _refuse_newer(database, before)
         missing = _missing(before, to)
         # what only adds leaves the table of best records as it is, and writers keep it up meanwhile
@@ -150,6 +151,17 @@ def _lives_with(connection: Connection, found: str | None) -> bool:
         return False
     ours = select(compatible_programs.c.migration).where(compatible_programs.c.migration == head())
     return connection.execute(ours).first() is not None
+
+
+def _refuse_foreign(database: Database, connection: Connection, found: str | None) -> None:
+    """Raises StoreError where there is no version beside tables with names of ours."""
+    taken = sorted(set(inspect(connection).get_table_names()) & metadata.tables.keys()) if found is None else []
+    if taken:
+        name = display_name(database.url)
+        raise StoreError(
+            f"{name} has a table {taken[0]}, and nothing says which version of Tilewright made it: "
+            "it is another program's, or the copy of a part; allowed: an empty or a new database"
+        )
 
 
 def _refuse_newer(database: Database, found: str | None) -> None:

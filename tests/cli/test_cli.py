@@ -295,6 +295,17 @@ def test_a_database_that_cannot_be_opened(tmp_path: Path) -> None:
     assert "t.sqlite3" in done.stderr and len(done.stderr.strip().splitlines()) == 1
 
 
+def test_a_database_of_another_program_is_left_alone(tmp_path: Path) -> None:
+    file = sqlite3.connect(tmp_path / "t.sqlite3")
+    file.executescript("CREATE TABLE jobs (x)")
+    for command in (["job", "list"], ["db", "upgrade"]):
+        done = tilewright(tmp_path, *command)
+        assert done.returncode == 4 and len(done.stderr.strip().splitlines()) == 1
+        assert "has a table jobs, and nothing says which version of Tilewright made it: it is another" in done.stderr
+    assert file.execute("SELECT name FROM sqlite_master").fetchall() == [("jobs",)]
+    file.close()
+
+
 def test_the_database_is_upgraded_on_request(tmp_path: Path) -> None:
     first = json.loads(tilewright(tmp_path, "--json", "db", "upgrade").stdout)
     assert first["before"] != first["now"]
