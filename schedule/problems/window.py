@@ -3,7 +3,7 @@
 The layout is NHWC: channels are innermost, and windows move along the axes before them (width, then height).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from ...ir.expr import Load
@@ -16,8 +16,8 @@ from .outputs import single_reduction
 from .window_overlap import SINGLE, WeightedWindow, WindowAxis, address_forms, window_axis
 
 MAX_WINDOW_POINTS = 64
-MOST_PLANES = 16
-"""A window with so many points in a plane has so many planes at most, such as those of a volume."""
+MOST_PLANES = 32
+"""A window with so many points in a plane has so many planes at most, such as those of a volume, or its rows."""
 LARGE_WINDOW = 5
 """Rows of a window from which on all pixels of a thread would take so many registers that few outputs share them."""
 MOST_ROWS_AND_COLUMNS = 16
@@ -70,7 +70,7 @@ def reduce_window_of(workload: Workload) -> ReduceWindow | None:
     computed from it at the same point. None for any other workload, for one in which neighbouring outputs share no
     input, and for windows along the innermost axis. Windows of up to ``MOST_PLANES`` planes may have so many points in
     each. Windows without weights may have more points (see ``MOST_ROWS_AND_COLUMNS``): each row and each column of a
-    tile is reduced by itself."""
+    tile is reduced by itself. The rows of other windows are planes, and the height has no windows."""
     found = single_reduction(workload)
     if found is None:
         return None
@@ -108,4 +108,7 @@ def reduce_window_of(workload: Workload) -> ReduceWindow | None:
     if problem.is_looped and prod(w.extent for w in windows) <= MAX_WINDOW_POINTS:
         return problem
     alike = len(windows) == 2 and not problem.unwindowed_axes and problem.is_alike(width, height)
-    return problem if alike and max(w.extent for w in windows) <= MOST_ROWS_AND_COLUMNS else None
+    if alike and max(w.extent for w in windows) <= MOST_ROWS_AND_COLUMNS:
+        return problem
+    by_rows = replace(problem, height=SINGLE)
+    return by_rows if by_rows.is_looped and by_rows.points <= MAX_WINDOW_POINTS else None

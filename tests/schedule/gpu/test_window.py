@@ -8,6 +8,7 @@ from tests.schedule.gpu.tiles import H200, assert_agrees, compiled, schedule_of,
 from tilewright.core.policy import SpacePolicy
 from tilewright.ir.rewrite import loads_of
 from tilewright.ir.stmt import For, If, Launch, Stmt, Store, substatements, walk_statements
+from tilewright.schedule.gpu.loops.space import CUDA_LOOPS
 from tilewright.schedule.gpu.window.space import CUDA_WINDOW as SKETCH
 from tilewright.te import build as te
 from tilewright.te.parse import parse_workload
@@ -110,6 +111,11 @@ CASES = {
     "rows in a ring": lambda: _depthwise(height=20, kernel_h=5, kernel_w=5, padding=2, stride=1, dtype="float16"),
     "planes one after the other": lambda: _volume(5),
     "planes with strides": lambda: _volume(5, stride=2, dtype="float32", channels=4),
+    "9 x 9": lambda: _depthwise(kernel_h=9, kernel_w=9, padding=4, stride=1, dtype="float16"),
+    "13 x 11, strided, dilated": lambda: _depthwise(
+        kernel_h=13, kernel_w=11, padding=12, stride=2, dilation=2, bias=True, dtype="bfloat16"
+    ),
+    "greatest of 17 x 5": lambda: _pool(height=20, kernel_h=17, kernel_w=5, padding=2, dtype="float16"),
     "epilogue": _with_epilogue,
     "several terms": _several_terms,
 }
@@ -141,12 +147,10 @@ def test_settings_that_are_pruned_compute_it_too(case: str) -> None:
 
 def test_what_it_leaves_to_others() -> None:
     channels_first = workload_of("pool2d", batch=1, channels=8, height=32, width=32, kernel_h=3, kernel_w=3)
-    wide = _pool(height=40, width=40, kernel_h=17, kernel_w=17)  # 289 points
-    weights = _depthwise(height=20, width=20, kernel_h=9, kernel_w=9)  # for each of 81 points
     for workload in (
         channels_first,
-        wide,
-        weights,
+        _pool(height=40, width=40, kernel_h=33, kernel_w=33),
+        _depthwise(height=40, width=40, kernel_h=33, kernel_w=33),
         _volume(9),  # 81 in each plane
         _depthwise(stride=2, dilation=3, height=20, width=20),  # neither positions nor windows are neighbours
         workload_of("matmul", m=64, n=64, k=32),
@@ -161,6 +165,20 @@ def test_spaces_are_small_and_every_setting_fits(workload: Workload) -> None:
     assert 40 <= len(space) <= 100
     assert (space.quantities["registers_estimate"] <= 200).all()
     assert 1.6 < space.quantities["loads_per_output"].min() < space.quantities["loads_per_output"].max() <= 6
+
+
+@pytest.mark.parametrize("kernel", [9, 13, 31])
+def test_rows_of_windows_with_many_weights_come_one_after_the_other(kernel: int) -> None:
+    """All taps at once would be a long program, and hold more than there are registers."""
+    workload = workload_of(
+        "conv2d", batch=16, channels=128, height=56, width=56, filters=128, kernel_h=kernel, kernel_w=kernel,
+        padding=kernel // 2, groups=128, layout="NHWC", dtype="float16",
+    )  # fmt: skip
+    taken = compiled(SKETCH, workload)
+    assert taken.spill_bytes == taken.stack_bytes == 0
+    generic = CUDA_LOOPS.space(workload, H200).prior_seconds
+    own = SKETCH.space(workload, H200).prior_seconds
+    assert own is not None and generic is not None and own.min() < generic.min() / 5
 
 
 def test_a_large_window_has_settings_that_hold_a_few_rows_of_many() -> None:
