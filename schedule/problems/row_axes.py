@@ -129,7 +129,8 @@ def row_axes_of(stage: Stage, *, gathered: bool = False) -> RowAxes | None:
         return RowAxes(rows, tuple(a.extent for a in stage.reduce_axes), (), columns)
     long = [n for n, a in enumerate(axes) if a.extent > 1]
     for dimensions in read:
-        if dimensions[-1:] < (kept,) or sorted(d for d in dimensions if d >= 0) != long:
+        longer = [d for d in dimensions if d >= 0]
+        if not longer or longer[-1] < kept or sorted(longer) != long:
             continue
         in_memory = [n for n in dimensions if n >= kept]
         numbers = {n: kept + place for place, n in enumerate(in_memory)}
