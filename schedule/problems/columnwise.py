@@ -17,6 +17,7 @@ next to each other together, as a norm over groups of channels that stand last:
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import prod
 
 from ...ir.buffer import Buffer
@@ -140,6 +141,7 @@ def columnwise_problem(workload: Workload) -> ColumnwiseProblem | None:
     return None if problem is None or problem.is_dependent else problem
 
 
+@lru_cache(maxsize=64)  # sketches of columns and of windows ask it of a workload
 def dependent_columnwise_problem(workload: Workload) -> ColumnwiseProblem | None:
     """Return the workload as reductions over leading axes that may read those before them, with members and other loads
     if it has them, or None where it is something else."""

@@ -9,6 +9,7 @@ reductions, which have another function of A[m, k] and B[n, k] in place of the p
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import prod
 
 import numpy as np
@@ -237,6 +238,7 @@ class Gemm:
         return {b.name for b in self.inputs} | {r.tensor.name for r in self.results} | set(self.accumulators) | axes
 
 
+@lru_cache(maxsize=64)  # every sketch of products asks it of a workload
 def skinny_gemm_of(workload: Workload) -> Gemm | None:
     """``workload`` as a product of at most ``LARGEST_SKINNY_M`` rows, without a batch; None where it is none.
 

@@ -1,6 +1,7 @@
 """The outputs of a workload, each as one expression of inputs, or of inputs and one reduction."""
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from ...ir.expr import Expr, Load, Var, walk
 from ...ir.rewrite import loads_of, map_loads, substitute
@@ -12,6 +13,7 @@ MAX_NODES = 4096
 """How many nodes the expression of an output may have, once other outputs that it reads are inlined into it."""
 
 
+@lru_cache(maxsize=64)  # sketches of maps and of copies ask it of a workload
 def resolved_outputs(workload: Workload) -> tuple[Stage, ...] | None:
     """Return the outputs on the axes of the first stage, each computed from inputs alone.
 
@@ -22,6 +24,7 @@ def resolved_outputs(workload: Workload) -> tuple[Stage, ...] | None:
     return _outputs_on_axes_of(inlined.stages[0], inlined, {})
 
 
+@lru_cache(maxsize=64)  # sketches of products and of windows ask it of a workload
 def single_reduction(workload: Workload) -> tuple[Stage, tuple[Stage, ...]] | None:
     """Return the one stage that reduces, by an operation of two values, and the outputs (``outputs_of_reduction``);
     None for a workload that has not one such stage, or has other outputs."""

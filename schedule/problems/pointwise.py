@@ -112,6 +112,7 @@ def pointwise_of(workload: Workload) -> Pointwise | None:
     return replace(_flattened(problem), scattered=not _is_flat(problem))
 
 
+@functools.lru_cache(maxsize=64)  # sketches of maps and of tiles ask it of a workload
 def on_own_axes(workload: Workload) -> Pointwise | None:
     """Return the pointwise problem that ``workload`` is (see ``pointwise_of``) on the axes of its outputs, however
     short their rows are."""

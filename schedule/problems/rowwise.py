@@ -25,6 +25,7 @@ the next ones along n stand further on.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import islice, takewhile
 from math import gcd, prod
 
@@ -342,6 +343,7 @@ _ROUNDED = 1e-6
 """The reciprocal of a number in float32 is off by less than this."""
 
 
+@lru_cache(maxsize=64)  # most sketches of rows and of windows ask it of a workload
 def rowwise_problem(workload: Workload, *, reads_elsewhere: bool = False) -> RowwiseProblem | None:
     """Return the workload as work on rows, or None where it is no such work.
 
@@ -388,6 +390,7 @@ def rowwise_problem(workload: Workload, *, reads_elsewhere: bool = False) -> Row
     return replace(problem, dynamic=Var(extent.var)) if axes.rows and all(o[:1] in ((), (0,)) for o in orders) else None
 
 
+@lru_cache(maxsize=64)  # sketches of rows and of columns ask it of a workload
 def inlined_into_readers(workload: Workload) -> tuple[Stage, ...] | None:
     """Return the stages, with every stage that does not reduce inlined into those that read it, outputs included.
 

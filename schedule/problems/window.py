@@ -4,6 +4,7 @@ The layout is NHWC: channels are innermost, and windows move along the axes befo
 """
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import prod
 
 from ...ir.expr import Load
@@ -65,6 +66,7 @@ class ReduceWindow(WeightedWindow):
         return self.height.window_points >= LARGE_WINDOW
 
 
+@lru_cache(maxsize=64)  # sketches of windows and of maps ask it of a workload
 def reduce_window_of(workload: Workload) -> ReduceWindow | None:
     """Return the windows of a workload that is one reduction over at most ``MAX_WINDOW_POINTS`` points and what is
     computed from it at the same point. None for any other workload, for one in which neighbouring outputs share no
