@@ -236,7 +236,7 @@ class StepChain:
         return self._plan(workload, target)
 
     def _found(self, workload: Workload, target: Target) -> _ChainPlan:
-        whole = not self._decomposer.beside_classes and self._has_class(workload, target)
+        whole = not self._decomposer.beside_classes and _has_class(self._sketches, workload, target)
         chains = [] if whole else self._in_steps(workload, target)
         if all(len(chain.steps) == 1 for chain in chains):  # nothing but the workload as it is written
             return _ChainPlan((), ())
@@ -256,24 +256,16 @@ class StepChain:
                     meanings.setdefault(prefix + knob.name, knob.meaning)
         return _ChainPlan(choices, tuple(Knob(name, tuple(own), meanings[name]) for name, own in values.items()))
 
-    def _has_class(self, workload: Workload, target: Target) -> bool:
-        return any(not s.generic and s.matches(workload, target) for s in self._sketches)
-
     def _in_steps(self, workload: Workload, target: Target) -> list[_Decomposition]:
         """Return the decompositions whose steps all have a sketch."""
         found = []
-        has_class = cache(lambda step: self._has_class(step, target))  # decompositions have many steps in common
-        for name, steps in self._decomposer.steps(workload, has_class):
-            sketches = tuple(self._writing(step, target) for step in steps)
+        for name, steps in self._decomposer.steps(workload, lambda step: _has_class(self._sketches, step, target)):
+            sketches = tuple(_writing(self._sketches, step, target) for step in steps)
             if all(sketches) and len(steps) <= MOST_STEPS:
                 handed = (b for step in steps[:-1] for b in step.output_buffers)
                 inner = tuple(b for b in handed if b.name not in workload.outputs)
                 found.append(_Decomposition(name, steps, sketches, inner))
         return found
-
-    def _writing(self, step: Workload, target: Target) -> tuple[TileSketch, ...]:
-        fitting = [s for s in self._sketches if s.matches(step, target)]
-        return tuple([s for s in fitting if not s.generic] or fitting)
 
     def _decoded(
         self, workload: Workload, target: Target, schedules: Sequence[Schedule]
@@ -313,6 +305,22 @@ class StepChain:
                     field=f"/schedule/knobs/{knob.name}",
                 )
         return choice, schedules
+
+
+# Decompositions have many steps in common, and so have the chains of one kind of target, which have the same sketches.
+
+
+@lru_cache(maxsize=512)
+def _has_class(sketches: tuple[TileSketch, ...], workload: Workload, target: Target) -> bool:
+    """Return whether one of ``sketches`` is written for the class of a workload."""
+    return any(not s.generic and s.matches(workload, target) for s in sketches)
+
+
+@lru_cache(maxsize=512)
+def _writing(sketches: tuple[TileSketch, ...], step: Workload, target: Target) -> tuple[TileSketch, ...]:
+    """Return those of ``sketches`` that can write a step: those of its class, or the generic one."""
+    fitting = [s for s in sketches if s.matches(step, target)]
+    return tuple([s for s in fitting if not s.generic] or fitting)
 
 
 def _deciding(plan: _ChainPlan) -> set[str]:
