@@ -28,12 +28,17 @@ from ..te.workload import Workload
 from .sketch import NO_PEAKS, Peaks
 from .space.columns import Bools, Columns, Derived, Floats, codes_of, columns_of_setting, completed, row_of_record
 from .space.constraint import Constraint
-from .space.enumerate import legal_settings
+from .space.elimination import Elimination
+from .space.enumerate import SettingTable, settings_of
 from .space.knob import Knob, Quantity
 from .space.space import Space
 
 MOST_SETTINGS = 1_000_000
 """A policy prunes so many legal settings at most. Of more, it sees a uniform sample."""
+
+MOST_KEPT = 1 << 16
+"""A sketch keeps the count of the legal settings that it was last asked for, if that has so many rows at most, and so
+many promising settings. The same space is wanted again and again: for the default schedule, an estimate, a search."""
 
 FAR, NEAR, MOST_NEAR = 1.5, 1.1, 64
 """Where the promising settings are estimated to be FAR slower than the best one, those within NEAR of it are added,
@@ -136,6 +141,8 @@ class TileSketch:
         self.dynamic = dynamic or lengths
         self._lengths = lengths
         self._plan = lru_cache(maxsize=16)(plan)  # candidates of one workload come in a row
+        self._counted: tuple[Plan, Elimination] | None = None
+        self._promising: tuple[Plan, Peaks, SettingTable] | None = None
         self._kind = kind
 
     def matches(self, workload: Workload, target: Target) -> bool:
@@ -153,22 +160,20 @@ class TileSketch:
     ) -> Space:
         plan = self._planned(workload, target)
         draws = stream(seed, self.name)
-        most = MOST_SETTINGS if policy.prunes else limit
-        found = legal_settings(plan.knobs, plan.constraints, most, draws, plan.defaults)
+        rated = self._rated(workload, target, plan)
+        found = self._settings(plan, rated, peaks, draws, limit, policy.prunes)
         if not len(found.codes):
             raise IllegalSchedule(f"{self.name} has no legal setting for this workload on {target}", field="/workload")
-        codes, total, low, high = found.codes, found.total, found.low, found.high
-        rated = self._rated(workload, target, plan)
-        if policy.prunes:
-            codes = _pruned(rated, codes, peaks)
-            share = len(codes) / len(found.codes)
-            total, low, high = (round(n * share) for n in (total, low, high))
-            if len(codes) > limit:
-                codes = codes[np.sort(draws.permutation(len(codes))[:limit])]
+        codes = found.codes
+        if len(codes) > limit:
+            codes = codes[np.sort(draws.permutation(len(codes))[:limit])]
         columns = Columns(plan.knobs, codes, plan.defaults)
         prior = rated.prior_seconds(columns, peaks).astype(np.float32) if policy.prior else None
+        quantities = _float32(rated, columns)
         return Space(
-            self.name, self.version, plan.knobs, codes, _float32(rated, columns), total, prior, low=low, high=high
+            *(self.name, self.version, plan.knobs, codes, quantities, found.total, prior),
+            low=found.low,
+            high=found.high,
         )
 
     def knobs(self, workload: Workload, target: Target) -> tuple[Knob, ...]:
@@ -211,6 +216,36 @@ class TileSketch:
             )
         kernel = plan.lower(completed(plan.knobs, dict(schedule.knobs)))
         return replace(kernel, dynamic=dynamic_extents(workload)) if workload.dynamic else kernel
+
+    def _settings(
+        self, plan: Plan, rated: Plan, peaks: Peaks, draws: np.random.Generator, limit: int, prunes: bool
+    ) -> SettingTable:
+        """Return legal settings: about ``limit`` of them at most, or the promising ones among ``MOST_SETTINGS``."""
+        if not prunes:
+            return settings_of(self._count(plan), limit, draws)
+        known = self._promising
+        if known is not None and known[0] is plan and known[1] == peaks:
+            return known[2]
+        counted = self._count(plan)
+        found = settings_of(counted, MOST_SETTINGS, draws)
+        if not len(found.codes):
+            return found
+        codes = _pruned(rated, found.codes, peaks)
+        share = len(codes) / len(found.codes)
+        kept = SettingTable(codes, *(round(n * share) for n in (found.total, found.low, found.high)))
+        if len(found.codes) == counted.total and len(codes) <= MOST_KEPT:  # nothing was drawn
+            self._promising = (plan, dict(peaks), kept)
+        return kept
+
+    def _count(self, plan: Plan) -> Elimination:
+        """Return the legal settings of a plan, counted."""
+        known = self._counted
+        if known is not None and known[0] is plan:
+            return known[1]
+        found = Elimination(plan.knobs, plan.constraints, plan.defaults)
+        if found.rows <= MOST_KEPT:
+            self._counted = (plan, found)
+        return found
 
     def _takes(self, workload: Workload) -> bool:
         return not workload.dynamic or self._lengths or (self.dynamic and has_dynamic_rows(workload))

@@ -133,6 +133,11 @@ class Elimination:
         self.total = prod(int(c) for c in counts) if possible else 0
         self._steps = list(_steps(reversed(self._buckets), unused))
 
+    @property
+    def rows(self) -> int:
+        """Return how many rows its buckets have, which is what it takes in memory."""
+        return sum(len(bucket.completions) for bucket in self._buckets)
+
     def all(self) -> Codes:
         """Return the legal settings in the order of the knobs' values, int16[n, knobs]. The last knob changes
         fastest."""

@@ -47,7 +47,11 @@ def legal_settings(
 
     There are no rows where no setting is legal, and where ``MOST_DRAWN`` draws find none.
     """
-    found = Elimination(knobs, constraints, defaults or {})
+    return settings_of(Elimination(knobs, constraints, defaults or {}), limit, draws)
+
+
+def settings_of(found: Elimination, limit: int, draws: np.random.Generator) -> SettingTable:
+    """Return ``legal_settings`` of knobs whose legal settings have been counted."""
     if found.total > max(limit, MOST_DRAWN if found.open else MOST_JOINED):
         return _sampled(found, limit, draws)
     codes = found.all()

@@ -1,6 +1,7 @@
 """What every sketch of plans does: pruning, which drops legal settings that are not worth a measurement."""
 
 from collections.abc import Mapping
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,3 +53,31 @@ def test_values_of_a_knob_that_are_not_promising_are_pruned_and_stay_legal() -> 
         {"tile": 32, "stages": 2},
     ]
     assert len(SKETCH.space(WORKLOAD, TARGET, policy=SpacePolicy(prune=False))) == 9
+
+
+class Measured(TwoKnobs):
+    """A plan that finds tiles promising by what was measured."""
+
+    def promising(self, columns: Columns, peaks: Peaks) -> Bools:
+        return columns.ints("tile") <= peaks.get("most", 64)
+
+
+def test_a_sketch_that_was_asked_before_gives_the_spaces_of_a_new_one() -> None:
+    """It keeps the count and the promising settings of its last space, for whatever limit, seed and peaks come next."""
+    peaks = {"most": 16.0}
+    other = OPERATORS["matmul"].workload({"m": 4, "n": 8, "k": 8})
+    asked = TileSketch("measured", 1, (), lambda workload, target: Measured())
+    sizes = set()
+    for workload, most, prune, (seed, limit) in product(
+        (WORKLOAD, other), (16.0, 32.0, 64.0), (True, True, False), ((0, 9), (1, 2), (2, 2))
+    ):
+        peaks["most"] = most  # the mapping that it was given before
+        new = TileSketch("measured", 1, (), lambda workload, target: Measured())
+        spaces = [
+            sketch.space(workload, TARGET, seed=seed, limit=limit, policy=SpacePolicy(prune=prune), peaks=peaks)
+            for sketch in (asked, new)
+        ]
+        assert np.array_equal(spaces[0].codes, spaces[1].codes)
+        assert [(s.total, s.low, s.high) for s in spaces[:1]] == [(s.total, s.low, s.high) for s in spaces[1:]]
+        sizes.add(len(spaces[0]))
+    assert sizes == {1, 2, 3, 9}
