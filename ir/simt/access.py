@@ -10,7 +10,7 @@ from ..expr import Expr, Load, Shuffle, walk
 from ..interpreter.memory import VECTOR_ROUNDING, Array, computed
 from ..stmt import Store
 from .address import Address, CheckedMemory, CompileExpr, address_of, checked_flat, is_uniform
-from .context import LaunchClosure, LaunchContext, LaunchState
+from .context import LaunchClosure, LaunchContext, LaunchState, spread_to
 from .memory import GlobalMemory, PrivateMemory
 from .race_check import check_read, check_write, spread
 
@@ -19,7 +19,7 @@ def under(state: LaunchState, mask: Array) -> bool:
     """Let only those run for whom ``mask`` holds too, and say whether there are any. The caller restores
     ``state.active``."""
     state.active = mask if state.active is None else mask & state.active
-    return bool(state.active.any())
+    return bool(np.count_nonzero(state.active))
 
 
 def load_closure(expr: Load, context: LaunchContext, compile_: CompileExpr) -> LaunchClosure:
@@ -84,7 +84,7 @@ def _private_load(expr: Load, memory: PrivateMemory, context: LaunchContext, com
         written = memory.written[flat, state.positions]
         active = state.running(written.shape)
         missing = ~written if active is None else ~written & active
-        if missing.any():
+        if np.count_nonzero(missing):
             at = np.unravel_index(int(missing.argmax()), missing.shape)
             first = int(np.broadcast_to(flat, missing.shape)[at])
             raise context.fault(
@@ -223,7 +223,7 @@ def _checked_store(
             return
         shape = (state.threads,) if lanes == 1 else (lanes, state.threads)
         active = state.running(shape)
-        wide = np.broadcast_to(value, shape)
+        wide = spread_to(value, shape)
         memory.data[flat] = wide.ravel() if active is None else wide[active]
 
     return put
@@ -246,8 +246,7 @@ def _private_store(
         flat = address.flat(state)
         shape = (len(address.steps), state.threads) if address.steps is not None else (state.threads,)
         active = state.running(shape)
-        flat, who = np.broadcast_to(flat, shape), np.broadcast_to(state.positions, shape)
-        wide = np.broadcast_to(value, shape)
+        flat, who, wide = spread_to(flat, shape), spread_to(state.positions, shape), spread_to(value, shape)
         if active is not None:
             flat, who, wide = flat[active], who[active], wide[active]
         memory.data[flat, who] = wide

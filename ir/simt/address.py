@@ -11,7 +11,7 @@ from ..buffer import Buffer
 from ..expr import Expr, Var
 from ..interpreter.memory import Array
 from ..linear_form import LANE, LinearForm, linear_form, sum_of
-from .context import LaunchClosure, LaunchContext, LaunchState
+from .context import LaunchClosure, LaunchContext, LaunchState, spread_to
 from .memory import GlobalMemory, SharedMemory
 
 CompileExpr = Callable[[Expr, LaunchContext], LaunchClosure]
@@ -110,15 +110,15 @@ def _bounds_check(
         for closure, extent in unproven:
             i = closure(state)
             within = bool(0 <= i < extent) if is_uniform(i) else np.greater_equal(i, 0) & np.less(i, extent)
-            if within is not True and not np.all(within):
+            if within is not True and (within is False or np.count_nonzero(within) < within.size):
                 inside = inside & within
         if inside is True:
             return None
         shape = (state.threads,) if lanes == 1 else (lanes, state.threads)
-        inside = np.broadcast_to(np.asarray(inside), shape)
+        inside = spread_to(np.asarray(inside), shape)
         active = state.running(shape)
         wrong = ~inside if active is None else ~inside & active
-        if wrong.any():
+        if np.count_nonzero(wrong):
             at = np.unravel_index(int(wrong.argmax()), shape)
             given = ", ".join(str(np.broadcast_to(closure(state), shape)[at]) for closure in closures)
             lane = f" in lane {at[0]}" if lanes > 1 else ""

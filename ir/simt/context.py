@@ -92,7 +92,7 @@ class LaunchState:
             return None
         if len(shape) == 1:
             active = active if active.ndim == 1 else np.asarray(active.any(axis=0))
-        return np.broadcast_to(active, shape)
+        return spread_to(active, shape)
 
     def warpgroups(self, what: str, context: "LaunchContext") -> Array:
         """Return the positions of the first threads of the warpgroups that run: int64[warpgroups]. Raises KernelFault
@@ -126,6 +126,14 @@ class LaunchState:
         return active
 
 
+def spread_to(value: Any, shape: tuple[int, ...]) -> Array:
+    """Return ``value`` in ``shape``, as ``np.broadcast_to`` does, which takes its time where it has that shape already.
+    Nobody writes to the result."""
+    if isinstance(value, np.ndarray) and value.shape == shape:
+        return value
+    return np.broadcast_to(value, shape)
+
+
 def _incomplete(what: str, there: int, group: int) -> str:
     return f"{what} is reached by {there} of {group} threads that must reach it together"
 
@@ -146,15 +154,17 @@ LaunchAction = Callable[[LaunchState], None]
 class LaunchContext:
     """The names that are bound at one place of a launch.
 
-    ``slots`` and ``ranges`` are those of the variables. ``prologue`` lists what is computed once per chunk, as (slot,
-    closure), in order; ``hoisted`` has the slots of the expressions among them. ``precomputed`` has the slots of
-    shuffles that were computed before the mask of the store in which they stand. ``names`` has the variables of the
-    expressions asked for so far. ``counter`` holds how many slots were given out; all contexts of a launch share it.
+    ``launch_variables`` are those that the launch binds. ``slots`` and ``ranges`` are those of all variables.
+    ``prologue`` lists what is computed once per chunk, as (slot, closure), in order; ``hoisted`` has the slots of the
+    expressions among them. ``precomputed`` has the slots of shuffles that were computed before the mask of the store in
+    which they stand. ``names`` has the variables of the expressions asked for so far. ``counter`` holds how many slots
+    were given out; all contexts of a launch share it.
     ``remembers`` says whether expressions remember results; inside of one that does, none has to.
     """
 
     kernel: str
     launch: Launch
+    launch_variables: frozenset[str]
     slots: dict[str, int] = field(default_factory=dict)
     ranges: dict[str, Interval] = field(default_factory=dict)
     shared: dict[str, GlobalMemory | SharedMemory] = field(default_factory=dict)
@@ -174,19 +184,16 @@ class LaunchContext:
     def with_variable(self, name: str, values: Interval) -> "LaunchContext":
         return replace(self, slots={**self.slots, name: self.slot()}, ranges={**self.ranges, name: values})
 
-    def is_launch_variable(self, name: str) -> bool:
-        return any(b.var == name for b in self.launch.axes)
-
     def is_launch_invariant(self, expr: Expr) -> bool:
         """Return whether a scalar depends on variables of the launch alone, so that it can be computed once per
         chunk."""
         names = self._names(expr) if expr.lanes == 1 else None
-        return names is not None and all(map(self.is_launch_variable, names))
+        return names is not None and names <= self.launch_variables
 
     def depends_on_loops(self, *exprs: Expr) -> bool:
         """Return whether ``exprs`` depend on variables of loops, and on nothing else."""
         names = [self._names(expr) for expr in exprs]
-        return any(names) and all(n is not None and not any(map(self.is_launch_variable, n)) for n in names)
+        return any(names) and all(n is not None and self.launch_variables.isdisjoint(n) for n in names)
 
     def remembered(self, closure: LaunchClosure, *exprs: Expr) -> LaunchClosure:
         """Return ``closure``, which computes something from ``exprs`` that ``depends_on_loops``, so that it runs once

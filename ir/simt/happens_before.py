@@ -240,11 +240,11 @@ class AccessHistory:
         what the threads at the positions ``who`` do now."""
         time = self.time[flat]
         recent = time >= order.keys(self.outer)[3]
-        if not recent.any():
+        if not np.count_nonzero(recent):
             return None
         at = np.flatnonzero(recent)
         bad = order.unordered(who[at], self.writer[flat[at]], time[at])
-        return int(at[bad.argmax()]) if bad.any() else None
+        return int(at[bad.argmax()]) if np.count_nonzero(bad) else None
 
     def racing_reader(self, order: HappensBefore, flat: Array, who: Array) -> tuple[int, int] | None:
         """Return (position in ``flat``, number of the thread) of an element that another thread read, likewise."""
@@ -262,7 +262,7 @@ class AccessHistory:
             recent = highest >= order.keys(level)[0][who]
             if level == 0:  # a reader may have arrived at the barrier of the grid, and read before it waited
                 recent |= (highest > 0) & (self.read_time[flat] >= order.epochs[0][who])
-            if not recent.any():
+            if not np.count_nonzero(recent):
                 continue
             at = np.flatnonzero(recent)
             size = order.sizes[level]
@@ -313,4 +313,4 @@ class AccessHistory:
         self.writer[flat] = ids
         self.time[flat] = order.now
         twice = self.writer[flat] != ids
-        return int(twice.argmax()) if twice.any() else None
+        return int(twice.argmax()) if np.count_nonzero(twice) else None

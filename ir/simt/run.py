@@ -33,7 +33,7 @@ class LaunchInterpreter:
 
     def run(self, launch: Launch) -> None:
         """Run all blocks of ``launch``. Raises KernelFault."""
-        context = LaunchContext(self.kernel, launch)
+        context = LaunchContext(self.kernel, launch, frozenset(b.var for b in launch.axes))
         context.shared.update(self.memory)
         for binding in launch.axes:
             context = context.with_variable(binding.var, loop_range(binding.extent))

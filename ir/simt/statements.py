@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from ...core.errors import InvalidKernel
 from ..bounds import loop_range
 from ..buffer import MemoryScope
@@ -91,7 +93,7 @@ def _if(stmt: If, context: LaunchContext) -> LaunchAction:
             if holds:
                 then(state)
             return
-        if state.active is None and holds.all():
+        if state.active is None and np.count_nonzero(holds) == holds.size:
             then(state)
             return
         outer = state.active
