@@ -3,6 +3,7 @@ sizes and the prior (sketch ``cuda_depthwise_wgrad``)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from math import gcd, prod
 
 import numpy as np
@@ -90,6 +91,19 @@ class DepthwiseGradientPlan(GpuPlan):
         size, channels = self.problem.pixels.load.dtype.bytes, self.problem.lanes.extent
         return tuple(v for v in (1, 2, 4) if channels % v == 0 and (v == 1 or v * size <= WIDEST_VECTOR_BYTES))
 
+    @cached_property
+    def _aligned_rows(self) -> dict[int, tuple[int, int, int]]:
+        """``aligned_row`` of each width of a tile."""
+        return {n: aligned_row(self.problem, n) for n in self._values("tile_w")}
+
+    @cached_property
+    def _held_rows(self) -> dict[int, int]:
+        """``held_rows`` of each height of a tile."""
+        return {n: held_rows(self.problem, n) for n in self._values("tile_h")}
+
+    def _values(self, name: str) -> list[int]:
+        return [int(value) for knob in self.knobs if knob.name == name for value in knob.values]
+
     @derived_once
     def sizes(self, columns: Columns) -> DepthwiseGradientSizes:
         problem = self.problem
@@ -98,9 +112,8 @@ class DepthwiseGradientPlan(GpuPlan):
         vector, tile_w, tile_h, threads_x, threads, ctas_per_sm, rounds, mma = knobs.values()
         lead, near, load_width = np.zeros_like(tile_w), problem.width.positions(tile_w), np.ones_like(tile_w)
         if not problem.channels_last:
-            rows = {int(n): aligned_row(problem, int(n)) for n in np.unique(tile_w)}
-            lead, near, load_width = (np.array([rows[int(n)][i] for n in tile_w], np.int64) for i in range(3))
-        held = {int(n): held_rows(problem, int(n)) for n in np.unique(tile_h)}
+            rows = np.array([self._aligned_rows[n] for n in tile_w.tolist()], np.int64).reshape(-1, 3)
+            lead, near, load_width = rows.T
         images = prod(a.extent for a in problem.image_axes)
         tile_columns = tile_w * np.where(mma > 0, COLUMN_LANES, 1)
         tiles = images * -(-problem.height.axis.extent // tile_h) * -(-problem.width.axis.extent // tile_columns)
@@ -119,7 +132,7 @@ class DepthwiseGradientPlan(GpuPlan):
             load_width=load_width,
             rows=np.where(mma > 0, tile_h // MMA_ROWS, tile_h),
             lines=np.where(mma > 0, tile_h // MMA_ROWS + 1, problem.height.positions(tile_h)),
-            held=np.array([held[int(n)] for n in tile_h], np.int64),
+            held=np.array([self._held_rows[n] for n in tile_h.tolist()], np.int64),
             tiles=tiles,
             block_tiles=block_tiles,
             channel_blocks=channel_blocks,

@@ -25,7 +25,7 @@ from ...problems.depthwise_gradient import DepthwiseGradient, moved
 from ...space.columns import Size
 from ...tile.masked_loads import MaskedLoad
 from ...tile.names import FreshNameWriter
-from ...tile.pieces import lanes_of_piece
+from ...tile.pieces import are_together
 from ...tile.register_loads import RegisterLoad, allocate_registers, bounded, load_registers, without_kept_conditions
 from ..warp_reduce_scatter import warp_reduce_scatter
 
@@ -86,7 +86,7 @@ def aligned_row(problem: DepthwiseGradient, tile_w: int) -> tuple[int, int, int]
     for width in (n for n in (1, 2, 4, 8) if n <= widest):
         for lead in range(width):
             row = moved(bounded(problem.pixels, problem.width.names), seen(problem, tile_w, lead, 1, index(0)))
-            if lanes_of_piece(row, _POSITION, width) == width:
+            if width == 1 or are_together(row, _POSITION, width, aligned=True):
                 positions = -(-(lead + needed) // width) * width
                 found.append((positions / width + positions / widest, lead, positions, width))
                 break

@@ -29,7 +29,7 @@ from ...tile.delinearize import axis_indices, delinearize
 from ...tile.load_analysis import flat_offset
 from ...tile.masked_loads import MaskedLoad, conjuncts
 from ...tile.names import FreshNameWriter
-from ...tile.pieces import lanes_of_piece
+from ...tile.pieces import are_together
 from ...tile.register_loads import RegisterLoad, allocate_registers, bounded, load_registers, without_kept_conditions
 from ...tile.stage_body import scalar_at
 from ..launch_axes import warp_axes
@@ -132,7 +132,7 @@ def aligned_vectors(problem: PlaneWindow, tile_columns: int, most_lead: int = VE
     while width > 1:
         lead = int(offset.constant) % width
         loads = (position_load(problem, m, tile_columns, lead) for m in problem.sliding_loads)
-        if lead <= most_lead and all(lanes_of_piece(m, _COLUMN, width) == width for m in loads):
+        if lead <= most_lead and all(are_together(m, _COLUMN, width, aligned=True) for m in loads):
             return width, lead
         width //= 2
     return 1, 0
