@@ -46,9 +46,9 @@ def pytest_configure() -> None:
     threadpool_limits(int(os.environ["OPENBLAS_NUM_THREADS"]), user_api="blas")  # NumPy may be loaded already
 
 
-COLLECT_AFTER = 20_000
+COLLECT_AFTER = 100_000
 """After so many new objects, not Python's 700, the garbage collector looks through the youngest ones: expressions and
-kernels hold no cycles, and a twentieth of the tests' time went to looking for some."""
+kernels hold no cycles, and a twentieth of the tests' time went to looking for some. After 20,000 it was still 1.6 %."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
