@@ -14,7 +14,6 @@ from ..core.schedule import Schedule
 from ..core.target import DeviceInfo
 from ..core.trial import Timed
 from ..cost_model.dataset import Experience, experience_data
-from ..cost_model.features import COLUMNS, schedule_features
 from ..cost_model.model import CostModel
 from ..cost_model.models import new_model
 from ..schedule.sketches import SKETCHES
@@ -83,6 +82,8 @@ class FamilyTimes:
 
     def _features(self, workload: Workload, schedules: Sequence[Schedule], legal: NDArray[np.bool_]) -> Features:
         """Return a row for each schedule that is legal, in their order."""
+        from ..cost_model.features import COLUMNS, schedule_features  # loads all sketches, for their columns
+
         found = np.zeros((len(schedules), len(COLUMNS)), np.float32)
         for name in {schedule.sketch for schedule in schedules}:
             rows = [n for n, schedule in enumerate(schedules) if schedule.sketch == name and legal[n]]

@@ -14,7 +14,6 @@ from ..core.errors import InvalidParameter, InvalidWorkload, NotFound
 from ..core.record import Record
 from ..core.target import DeviceInfo
 from ..cost_model.dataset import Experience, experience_data, says_of_schedule
-from ..cost_model.features import COLUMNS
 from ..cost_model.metrics import rank_correlation, top_score
 from ..cost_model.model import FEATURE_VERSION, CostModel
 from ..db.rows import ModelSummary
@@ -73,6 +72,8 @@ def _device(store: RecordStore, key: str | None) -> DeviceInfo | None:
 
 
 def _importance(model: CostModel) -> tuple[ImportanceView, ...]:
+    from ..cost_model.features import COLUMNS  # loads all sketches, for their columns
+
     shares = model.importance()
     order = [i for i in np.argsort(-shares, kind="stable")[:MOST_COLUMNS] if shares[i] > 0]
     return tuple(ImportanceView(COLUMNS[i].name, COLUMNS[i].unit, COLUMNS[i].meaning, float(shares[i])) for i in order)

@@ -30,7 +30,7 @@ minute for its head, which is gone, to tell it that they end."""
 PF_EXITING = 4
 """A flag in /proc/PID/stat: the process is ending."""
 MODULE = "tilewright.api"
-SERVICE_MODULES = (f"{MODULE}.server", f"{MODULE}.local_service")
+SERVICE_MODULES = (f"{MODULE}.server", f"{MODULE}.local_service", "tilewright.cost_model.features")
 """What a service loads: a fork server has it at hand."""
 LAST_ATTEMPTS = 10
 """So many attempts at a task that did not end well are told."""
