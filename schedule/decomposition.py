@@ -326,10 +326,9 @@ def _in_parts(
     def have_classes(parts: Sequence[Stage]) -> bool:
         made = [p.tensor for p in parts]
         try:
-            steps = [step_of(workload, [*tensors, *made], [p], (p.name,)) for p in parts]
+            return all(has_class(step_of(workload, [*tensors, *made], [p], (p.name,))) for p in parts)
         except InvalidWorkload:  # a tensor beyond the limits, or an index that is not seen to stay inside
             return False
-        return all(map(has_class, steps))
 
     if have_classes([stage]):
         return [stage]

@@ -255,6 +255,7 @@ def skinny_gemm_of(workload: Workload) -> Gemm | None:
     return None if product.along_m else product
 
 
+@lru_cache(maxsize=64)  # sketches of products and of convolutions ask it of a workload
 def gemm_of(
     workload: Workload,
     *,

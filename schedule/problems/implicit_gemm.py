@@ -13,6 +13,7 @@ phases have different numbers of places.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from ...ir.buffer import Buffer
 from ...ir.expr import Cast, Compare, CompareOp, Const, Expr, Load, Logic, LogicOp, Select, Var, index
@@ -29,6 +30,7 @@ MOST_PHASES = 4
 """Pixels are stored so many elements apart at most, since each store writes a part of a sector of memory."""
 
 
+@lru_cache(maxsize=64)  # several sketches of convolutions ask it of a workload
 def implicit_gemm_of(
     workload: Workload,
     patch: tuple[int, ...] = (),
