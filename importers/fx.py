@@ -67,14 +67,14 @@ class OutputView:
 class ImportedOutput:
     """A result of the model: ``value.permute(order)``, copied to ``strides`` where ``order`` is None. Where it is not,
     ``strides`` say what the dimensions of one element have; None leaves them as they are. Where ``value`` is None the
-    result is ``view`` if there is one, else ``constant``. ``cloned``: the model asks for memory of its own, even where
-    the value is an input."""
+    result is ``view`` if there is one, else ``constant``. ``memory``: results with one number were traced to lie in one
+    memory, and those without a number in that of an argument."""
 
     value: str | None
     order: tuple[int, ...] | None = None
     strides: tuple[int, ...] | None = None
     constant: Any = None
-    cloned: bool = False
+    memory: int | None = None
     view: OutputView | None = None
 
 
@@ -164,6 +164,12 @@ def _view_of(tensor: Any, base: int, other: Any) -> OutputView | None:
     parts = tensor.numel() and (dense_order(tensor) is None or tensor.numel() < other.numel())
     inside = tensor.dtype == other.dtype and offset >= 0 and end < other.numel()
     return OutputView(base, shape, strides, offset) if parts and inside else None
+
+
+def _memory_of(tensor: Any) -> Any:
+    """Return what stands for the memory that a traced tensor lies in; None for anything else."""
+    strided = isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided
+    return tensor.untyped_storage()._cdata if strided else None
 
 
 def type_of(tensor: Any) -> TensorType | None:
@@ -450,26 +456,23 @@ class _Importer:
         callers may overwrite either."""
         whole: dict[Any, tuple[int, Any]] = {}
         tensors = [self._meta(a) if isinstance(a, torch.fx.Node) else None for a in given]
+        arguments = {_memory_of(self._meta(n)) for n in self._module.graph.nodes if n.op in ("placeholder", "get_attr")}
+        numbers: dict[Any, int | None] = dict.fromkeys(arguments)
         for n, tensor in enumerate(tensors):
+            numbers.setdefault(_memory_of(tensor), n)
             if isinstance(tensor, torch.Tensor) and type_of(tensor) is not None and dense_order(tensor) is not None:
-                memory = tensor.untyped_storage()._cdata
+                memory = _memory_of(tensor)
                 if memory not in whole or tensor.numel() > whole[memory][1].numel():
                     whole[memory] = n, tensor
         found: list[ImportedOutput] = []
         for a, tensor in zip(given, tensors, strict=True):
-            base = whole.get(tensor.untyped_storage()._cdata) if isinstance(tensor, torch.Tensor) else None
-            view = None if base is None else _view_of(tensor, *base)
-            found.append(self._output(a) if view is None else ImportedOutput(None, view=view))
+            memory = _memory_of(tensor)
+            view = _view_of(tensor, *whole[memory]) if memory in whole else None
+            output = self._output(a) if view is None else ImportedOutput(None, view=view)
+            found.append(replace(output, memory=numbers[memory]))
         return tuple(found)
 
     def _output(self, a: Any) -> ImportedOutput:
-        cloned = isinstance(a, torch.fx.Node) and a.target in (
-            torch.ops.aten.clone.default,
-            torch.ops.aten.copy.default,
-        )
-        return replace(self._placed_output(a), cloned=cloned)
-
-    def _placed_output(self, a: Any) -> ImportedOutput:
         found = self._found[a] if isinstance(a, torch.fx.Node) else a
         if not isinstance(found, Value):
             if not (found is None or isinstance(found, bool | int | float)):

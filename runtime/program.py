@@ -16,6 +16,7 @@ from typing import Any
 from weakref import ref
 
 from ..core.errors import InvalidParameter
+from ..graph.graph import Value
 from ..graph.operators.operator import TensorType
 from ..graph.partition import Call, ForeignCall, JoinCall, KernelCall, ViewCall
 from ..graph.program import Program, ValuePlace, fresh_values
@@ -289,10 +290,22 @@ class BoundProgram:
         if isinstance(call, ForeignCall):
             for value, tensor in zip(call.node.results, self._foreign[call.writes[0]](reads), strict=True):
                 if tensor is not None:
-                    self._add(state, value.name, tensor if value.type is None else self._readable(tensor))
+                    self._add(state, value.name, tensor if value.type is None else self._as_typed(value, tensor))
         else:
             for name, tensor in zip(call.writes, self._replaced[call.writes[0]](reads), strict=True):
                 self._library.overwrite([self.tensor(name, state)], [tensor])
+
+    def _as_typed(self, value: Value, tensor: Any) -> Any:
+        """Return a result of a foreign call as kernels read it. What the library computes may have another dtype than
+        it says beforehand. Raises InvalidParameter for another shape."""
+        kind = self._library.type_of(tensor)
+        if kind == value.type:
+            return self._readable(tensor)
+        if kind is None or kind.shape != value.shape:
+            raise InvalidParameter(f"{value.name} is {kind}; needed: {value.type}", field=value.name)
+        made = self._library.allocator(value.tensor)()
+        self._library.overwrite([made], [tensor])
+        return made
 
     def tensor(self, name: str, state: _State) -> Any:
         """Return a value as a tensor of the library, wherever it lies."""

@@ -14,7 +14,7 @@ import torch
 from ..core.precision import PRECISIONS
 from ..core.schedule import Schedule
 from ..graph.partition import Call, KernelCall
-from ..graph.program import Program, compile_program
+from ..graph.program import Program, ValuePlace, compile_program
 from ..importers.fx import ImportedModel, ImportedOutput, TorchPrecisions, import_fx, torch_precisions
 from ..runtime.bound_kernel import RawKernel
 from ..runtime.program import BoundProgram, Replacement
@@ -91,6 +91,7 @@ class CompiledShape:
         self._inputs: list[tuple[int, _Order]] = []  # positions among the arguments
         self._attributes: list[Any] = []
         self._as_they_are = False  # every result of the program is one of the model, with the strides of the trace
+        self._apart: tuple[int, ...] = ()
         self._shared = shared or SharedKernels(options.refused_sketches)
         self._ranges: dict[str, WantedKernel] = {}
         self._kernels: dict[str, RawKernel] = {}
@@ -171,7 +172,8 @@ class CompiledShape:
         arrange = partial(_arranged, [orders.get(n) for n in positions])
         bound = BoundProgram(program, self._kernels, tensors_of(self._device), replaced, positions, arrange)
         self._model = model
-        self._as_they_are = all(_is_as_traced(model, output) for output in model.outputs)
+        self._apart = _joined_results(model, program)
+        self._as_they_are = not self._apart and all(_is_as_traced(model, output) for output in model.outputs)
         self.status.foreign, self.status.kernels = model.foreign, len(program.kernels) - len(replaced)
         self.status.class_kernels = sum(key in classes for key in program.kernel_keys)
         unverified = self._options.verify != "never" and not is_random(self._module)
@@ -238,13 +240,24 @@ class CompiledShape:
             return values
         following = iter(values)
         outputs = [o.constant if o.value is None else _as_traced(next(following), o) for o in model.outputs]
-        for n, output in enumerate(model.outputs):
-            if output.cloned and outputs[n].data_ptr() in [t.data_ptr() for t in every if torch.is_tensor(t)]:
-                outputs[n] = outputs[n].clone()
+        if self._apart:
+            self._keep_apart(model, outputs, every)
         for n, view in [(n, o.view) for n, o in enumerate(model.outputs) if o.view is not None]:
             base = outputs[view.base]
             outputs[n] = base.as_strided(view.shape, view.strides, base.storage_offset() + view.offset)
         return outputs
+
+    def _keep_apart(self, model: ImportedModel, outputs: list[Any], every: Sequence[Any]) -> None:
+        """Copy results that lie where they were not traced to lie: callers may overwrite each of them."""
+        owners: dict[int, int | None] = {t.data_ptr(): None for t in every if _is_strided(t)}
+        copies: dict[tuple[int, int | None], Any] = {}
+        for n in self._apart:
+            result, memory = outputs[n], model.outputs[n].memory
+            address = result.data_ptr()
+            if owners.setdefault(address, memory) != memory:
+                copy = copies.get((address, memory))
+                copy = copies[address, memory] = result.clone() if copy is None else copy
+                outputs[n] = copy.as_strided(result.shape, result.stride(), copy.storage_offset())
 
     # Checking
 
@@ -316,9 +329,31 @@ def _arranged(orders: Sequence[_Order], tensors: Sequence[Any]) -> list[Any]:
     return [t if order is None else t.permute(order) for t, order in zip(tensors, orders, strict=True)]
 
 
+def _is_strided(a: Any) -> bool:
+    return isinstance(a, torch.Tensor) and a.layout is torch.strided
+
+
+def _joined_results(model: ImportedModel, program: Program) -> tuple[int, ...]:
+    """Return the results that may lie in the memory of an argument or of another result, where one of them was traced
+    to have memory of its own: a pass may give one value for several."""
+    graph, names = program.graph, iter(program.graph.outputs)
+    given = {v.name for v in (*graph.inputs, *graph.constants)}
+    members: dict[str, list[int]] = {}
+    for n, output in enumerate(model.outputs):
+        if output.value is not None:
+            name = next(names)
+            members.setdefault(program.places.get(name, ValuePlace(name)).root, []).append(n)
+    found: list[int] = []
+    for root, results in members.items():
+        memories = {model.outputs[n].memory for n in results}
+        if len(memories) > 1 or (root in given and memories != {None}):
+            found += results
+    return tuple(sorted(found))
+
+
 def _is_as_traced(model: ImportedModel, output: ImportedOutput) -> bool:
     """Return whether a dense tensor of the value has the dimensions and strides that were traced."""
-    if output.value is None or output.cloned or output.order is None:
+    if output.value is None or output.order is None:
         return False
     value = model.graph.values[output.value]
     if value.type is None or list(output.order) != sorted(output.order):

@@ -548,15 +548,6 @@ def test_a_recurrent_layer_that_dynamo_lets_in_is_written_out() -> None:
     assert (status.state, status.foreign) == ("ready", ()) and status.kernels <= 2 * steps + 2
 
 
-def test_a_clone_of_an_input_has_memory_of_its_own() -> None:
-    ours = compiled(lambda x, w: (x.clone(), torch.softmax(x @ w, -1)))
-    for _ in range(2):
-        x, w = torch.randn(8, 8), torch.randn(8, 8)
-        with torch.no_grad():
-            found, _ = ours(x, w)
-        assert found.data_ptr() != x.data_ptr() and torch.equal(found, x)
-
-
 def test_what_is_returned_of_an_input_that_changes_is_what_it_was() -> None:
     def run(x: Any, w: Any) -> Any:
         before, turned = x.clone(), x.t().clone()
