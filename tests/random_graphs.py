@@ -62,7 +62,17 @@ def _pick(draw: Draw, b: GraphBuilder, x: Value) -> Value:
     return b.node("gather_elements", y, b.node("expand", place, shape=one), dim=d)
 
 
-STEPS = (_reshape, _permute, _slice, _pad, _rows, _matmul, _pick)
+def _take(draw: Draw, b: GraphBuilder, x: Value) -> Value:
+    """Slices, or elements, at places along a dimension, in the opposite order."""
+    d = draw(st.integers(0, len(x.shape) - 1))
+    places = b.node("range", count=x.shape[d], start=x.shape[d] - 1, step=-1, dtype="int64")
+    if draw(st.booleans()):
+        return b.node("gather", x, places, dim=d)
+    column = b.node("reshape", places, shape=tuple(n if e == d else 1 for e, n in enumerate(x.shape)))
+    return b.node("gather_elements", x, b.node("expand", column, shape=x.shape), dim=d)
+
+
+STEPS = (_reshape, _permute, _slice, _pad, _rows, _matmul, _pick, _take)
 
 
 @st.composite

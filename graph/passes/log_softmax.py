@@ -2,7 +2,7 @@
 
 from ..graph import Graph, Node, Value
 from ..operators import OPERATORS, Kind
-from .rewrite import Rewriter, rewrite
+from .rewrite import Rewriter, is_elementwise, rewrite
 
 _FEW = 4
 """Of so many elements at most one is used."""
@@ -16,11 +16,9 @@ def pick_first(graph: Graph) -> Graph:
 
     def replaced(rewriter: Rewriter, node: Node) -> Value | None:
         source = graph.producers.get(node.operands[0]) if node.op == "gather_elements" else None
-        if source is None or source.is_foreign or OPERATORS[source.op].kind is not Kind.POINTWISE:
+        if source is None or not is_elementwise(source) or not _is_much(graph, source, node.result.elements):
             return None
         shape = source.result.shape
-        if source.op.startswith("gather") or not _is_much(graph, source, node.result.elements):
-            return None
         operands = [rewriter.values[name] for name in source.operands]
         wide = [o if o.shape == shape else rewriter.node("expand", o, shape=shape) for o in operands]
         places = rewriter.values[node.operands[1]]

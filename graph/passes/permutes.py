@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from math import prod
 
 from ..graph import Graph, Node, Value
-from ..operators import OPERATORS, Kind
 from .reshapes import is_computed
-from .rewrite import Rewriter, integers_of, rewrite
+from .rewrite import Rewriter, integers_of, is_elementwise, rewrite
 
 
 def join_rows(graph: Graph) -> Graph:
@@ -81,7 +80,7 @@ def sink_permutes(graph: Graph) -> Graph:
     """
 
     def replaced(rewriter: Rewriter, node: Node) -> Value | None:
-        if OPERATORS[node.op].kind is not Kind.POINTWISE or node.op == "batch_norm":
+        if not is_elementwise(node):
             return None
         operands = [rewriter.values[name] for name in node.operands]
         shape = node.result.shape

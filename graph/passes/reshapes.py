@@ -9,7 +9,7 @@ from math import prod
 from ..graph import Graph, Node, Value
 from ..operators import OPERATORS, Kind
 from ..operators.views import reshape_groups
-from .rewrite import Rewriter, integers_of, rewrite
+from .rewrite import Rewriter, integers_of, is_elementwise, rewrite
 
 
 def sink_reshapes(graph: Graph) -> Graph:
@@ -17,7 +17,7 @@ def sink_reshapes(graph: Graph) -> Graph:
     (a broadcast dimension stays one), and where a kernel computes what is reshaped."""
 
     def replaced(rewriter: Rewriter, node: Node) -> Value | None:
-        if OPERATORS[node.op].kind is not Kind.POINTWISE or node.op == "batch_norm":
+        if not is_elementwise(node):
             return None
         made = rewriter.made
         operands = [rewriter.values[name] for name in node.operands]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from ..graph import Graph, GraphBuilder, Node, Value
-from ..operators import OPERATORS
+from ..operators import OPERATORS, Kind
 
 
 class Rewriter(GraphBuilder):
@@ -62,3 +62,13 @@ def attributes_of(node: Node) -> Mapping[str, object]:
 def integers_of(node: Node, name: str) -> tuple[int, ...]:
     """Return an attribute that is a list of whole numbers."""
     return OPERATORS[node.op].values(node.attributes).integers(name)
+
+
+_BY_PLACE = ("batch_norm", "gather", "gather_elements")
+"""Pointwise operators for which it matters where in an operand an element stands."""
+
+
+def is_elementwise(node: Node) -> bool:
+    """Return whether each element of the result is computed from those in its place, whatever place that is, of
+    operands that broadcast to it."""
+    return not node.is_foreign and OPERATORS[node.op].kind is Kind.POINTWISE and node.op not in _BY_PLACE

@@ -19,9 +19,9 @@ from math import prod
 from ...core.dtypes import float32
 from ...core.precision import IEEE
 from ..graph import FOREIGN, Graph, Node, Value
-from ..operators import OPERATORS, Kind
+from ..operators import OPERATORS
 from .pixels_at_once import pixel_window, repeated_filters
-from .rewrite import Rewriter, attributes_of
+from .rewrite import Rewriter, attributes_of, is_elementwise
 
 _CHANNELS_LAST = ("convolution", "concatenate", "spread")
 """What is computed with channels last. Pools and norms take pixels side by side as well, which a convolution can store
@@ -172,14 +172,14 @@ class _Subpixels(Rewriter):
         readers = self.graph.readers[node.name]
         if node.name in self.graph.kept:
             return not readers
-        return bool(readers) and all(_is_pointwise(r) and self._is_output(r) for r in readers)
+        return bool(readers) and all(is_elementwise(r) and self._is_output(r) for r in readers)
 
     def _stays_last(self, node: Node) -> bool:
         """Return whether what reads a value wants its channels last, behind pointwise nodes."""
         return any(
             reader.op in _CHANNELS_LAST
             or (reader.op == "group_norm" and reader.result.dtype.bits == 16)
-            or (_is_pointwise(reader) and self._stays_last(reader))
+            or (is_elementwise(reader) and self._stays_last(reader))
             for reader in self.graph.readers[node.name]
         )
 
@@ -204,7 +204,7 @@ class _Subpixels(Rewriter):
 
     def _pointwise(self, node: Node) -> _Split | None:
         """Return a pointwise node of such values, and of others that are the same for all pixels."""
-        if not _is_pointwise(node):
+        if not is_elementwise(node):
             return None
         whole = [self.split[name] for name in node.operands if name in self.split]
         others = [self.graph.values[name].shape for name in node.operands if name not in self.split]
@@ -227,12 +227,6 @@ class _Subpixels(Rewriter):
             return self.node("reshape", value, shape=()) if value.shape else value
         value = self._for_phases(self.node("reshape", value, shape=(value.elements,)), split)
         return self.node("reshape", value, shape=(value.elements, *[1] * (rank - 2)))
-
-
-def _is_pointwise(node: Node) -> bool:
-    if node.op in (FOREIGN, "batch_norm", "gather", "gather_elements"):
-        return False
-    return OPERATORS[node.op].kind is Kind.POINTWISE
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,37 @@ def test_batch_norm_stays_where_its_statistics_are_computed() -> None:
     assert fold_batch_norm(graph) == graph
 
 
+@pytest.mark.parametrize("op", ["gather", "gather_elements"])
+@pytest.mark.parametrize("before", ["reshape", "permute"])
+@pytest.mark.parametrize("change", [*dict.fromkeys(FOR_GPUS), simplify_graph])
+def test_what_is_taken_at_places_is_taken_along_its_dimension(
+    change: Callable[[Graph], Graph], before: str, op: str
+) -> None:
+    """A gather is pointwise in kernels, but reshapes and permutations do not move behind it."""
+    x = Value("x", TensorType((4, 4, 6), float32))
+    b = GraphBuilder(["x"])
+    y = b.node("softmax", x, dim=2)
+    y = b.node("reshape", y, shape=(16, 6)) if before == "reshape" else b.node("permute", y, order=(1, 0, 2))
+    places = b.node("range", count=y.shape[0], start=y.shape[0] - 1, step=-1, dtype="int64")
+    if op == "gather_elements":
+        column = b.node("reshape", places, shape=(y.shape[0], *[1] * (len(y.shape) - 1)))
+        places = b.node("expand", column, shape=y.shape)
+    y = b.node(op, y, places, dim=0)
+    graph = check_graph(Graph((x,), (), b.nodes, (y.name,)))
+    check_equal(graph, change(graph), 1e-12)
+
+
+def test_elements_of_a_batch_norm_are_picked_behind_it() -> None:
+    x, w = Value("x", TensorType((2, 8, 6), float32)), Value("w", TensorType((8,), float32))
+    b = GraphBuilder(["x", "w"])
+    mean = b.node("mean", x, dims=(0, 2))
+    y = b.node("batch_norm", x, w, w, mean, b.node("square", mean))
+    place = b.node("expand", b.node("full", shape=(), value=5, dtype="int64"), shape=(2, 1, 6))
+    y = b.node("gather_elements", y, place, dim=1)
+    graph = check_graph(Graph((x,), (w,), b.nodes, (y.name,)))
+    check_equal(graph, simplify_graph(graph), 1e-12)
+
+
 def small(*steps: tuple[str, dict[str, Any]]) -> Graph:
     x = Value("x", TensorType((2, 3), float32))
     b = GraphBuilder(["x"])
