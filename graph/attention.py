@@ -23,7 +23,8 @@ def scores_before(graph: Graph, node: Node) -> list[Node]:
             return found if any(n.op == "softmax" for n in found) else []
         if node.op != "softmax" and OPERATORS[node.op].kind is not Kind.POINTWISE:
             break
-        name = max(node.operands, key=lambda n: graph.values[n].elements)
+        data = node.operands[1:] if node.op == "where" else node.operands
+        name = max(data, key=lambda n: graph.values[n].elements)
     return []
 
 

@@ -322,9 +322,9 @@ class _Partition:
 
     def _attend(self, node: Node) -> None:
         """Make a product of a softmax the output of an attention, which has all that is before it up to the product of
-        the scores, where a kernel class takes that. The order in which its one reader wants its dimensions is part of
-        it. Where keys are a concatenation, such as a cache with the newest ones, or rows of windows of an image, these
-        are stored for it."""
+        the scores, where a kernel class takes that. A select of its elements is part of it, and so is the order in
+        which its one reader wants the dimensions. Where keys are a concatenation, such as a cache with the newest ones,
+        or rows of windows of an image, these are stored for it."""
         inner = scores_before(self.graph, node)
         if not inner:
             return
@@ -333,9 +333,9 @@ class _Partition:
         masks = (name for n in inner if n.op == "where" for name in n.operands[:1])
         numbers = independent_of_data(self.graph, masks)
         for stored in (set(), views) if views else (set(),):
-            for permuted in (self._permuted_by(node), None):
+            for behind in self._behind_attention(node):
                 region = _GraphRegion([])
-                for n in (*([permuted] if permuted is not None else []), node, *inner, *numbers):
+                for n in (*behind, node, *inner, *numbers):
                     region = region.with_node(n, self.graph)
                 if self._fits_with_stored(region, stored):
                     for name in stored:
@@ -344,6 +344,15 @@ class _Partition:
                     self._region_of |= {n.name: region for n in region.nodes if n not in numbers}
                     self.stored.add(region.output.name)
                     return
+
+    def _behind_attention(self, node: Node) -> Iterator[list[Node]]:
+        """Yield what may be one kernel with a product of a softmax, the most first: a permutation, and a select of its
+        elements, which leaves out queries that see no key."""
+        readers = [] if node.name in self.graph.kept else self.graph.readers[node.name]
+        select = readers[0] if len(readers) == 1 and readers[0].op == "where" else None
+        for last in (select, node) if select is not None and select.result.type == node.result.type else (node,):
+            permuted, between = self._permuted_by(last), [last] if last is not node else []
+            yield from ([permuted, *between], between) if permuted is not None else (between,)
 
     def _crop(self, node: Node) -> None:
         """Make the part that is read of a convolution the output of its kernel, with the pointwise nodes and the views

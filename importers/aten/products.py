@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ...core.dtypes import float32
+from ...core.dtypes import DTYPES, float32
 from ...core.precision import IEEE
 from ...graph.graph import Value
 from .rule import Emitter, NodeMaker, cast, need, number, reshape, rule, slice_, transpose, tuple_of
@@ -112,17 +112,37 @@ def transposed_convolution(b: NodeMaker, x: Value, w: Value, bias: Any, stride: 
 
 
 def attention(b: Emitter, q: Value, k: Value, v: Value, mask: Value | None, causal: bool, scale: float | None) -> Value:
-    """softmax(q kᵀ * scale + mask) v, over the last two dimensions."""
+    """softmax(q kᵀ * scale + mask) v, over the last two dimensions. A query whose keys are all hidden gives zeros."""
+    result = softmax_attention(b, q, k, v, mask, causal, scale)
+    if mask is None:
+        return result
+    seen = mask if mask.dtype.is_bool else b.node("ne", mask, number(b, -math.inf, mask.dtype))
+    if causal:
+        seen = b.node("logical_and", seen, _causal(b, q.shape[-2], k.shape[-2]))
+    known = b.known(seen)
+    if known is not None and known.any(-1).all():
+        return result
+    some = b.node("max", cast(b, seen, DTYPES["int32"]), dims=(len(seen.shape) - 1,), keep=True)
+    return b.node("where", cast(b, some, seen.dtype), result, number(b, 0.0, result.dtype))
+
+
+def _causal(b: Emitter, queries: int, keys: int) -> Value:
+    """Return which keys each query sees: those that are no later."""
+    rows = reshape(b, b.node("range", count=queries, dtype="int64"), (queries, 1))
+    return b.node("le", b.node("range", count=keys, dtype="int64"), rows)
+
+
+def softmax_attention(
+    b: Emitter, q: Value, k: Value, v: Value, mask: Value | None, causal: bool, scale: float | None
+) -> Value:
+    """Return attention by its definition: a query whose keys are all hidden gives NaN."""
     if k.shape[-3:-2] != q.shape[-3:-2]:
         need(len(q.shape) == 4 and q.shape[1] % k.shape[1] == 0, "heads that do not match")
         k, v = (b.node("repeat", t, dim=1, times=q.shape[1] // k.shape[1]) for t in (k, v))
     factor = 1.0 / math.sqrt(q.shape[-1]) if scale is None else scale
     scores = b.node("mul", matmul(b, q, transpose(b, k)), number(b, factor, q.dtype))
     if causal:
-        rows = b.node("range", count=q.shape[-2], dtype="int64")
-        columns = b.node("range", count=k.shape[-2], dtype="int64")
-        seen = b.node("le", columns, reshape(b, rows, (q.shape[-2], 1)))
-        scores = b.node("where", seen, scores, number(b, -math.inf, q.dtype))
+        scores = b.node("where", _causal(b, q.shape[-2], k.shape[-2]), scores, number(b, -math.inf, q.dtype))
     if mask is not None:
         if mask.dtype.is_bool:
             scores = b.node("where", mask, scores, number(b, -math.inf, q.dtype))
@@ -173,7 +193,7 @@ def _self_attention(b: Emitter, x: Value, heads: int, qkv: Sequence[Value], proj
     joined = reshape(b, _linear(b, x, *qkv), (batch, length, 3, heads, width // heads))
     parts = (reshape(b, slice_(b, joined, 2, n, n + 1), (batch, length, heads, width // heads)) for n in range(3))
     q, k, v = (transpose(b, part, 1, 2) for part in parts)
-    found = transpose(b, attention(b, q, k, v, seen, False, None), 1, 2)
+    found = transpose(b, softmax_attention(b, q, k, v, seen, False, None), 1, 2)
     return _linear(b, reshape(b, found, x.shape), *projection)
 
 

@@ -6,7 +6,7 @@ import pytest
 from tests.graph.test_channels_last import results
 from tests.random_graphs import arrays_for
 from tests.schedule.interpreted import assert_computes
-from tilewright.core.dtypes import boolean, float16
+from tilewright.core.dtypes import DType, boolean, float16
 from tilewright.core.target import Target
 from tilewright.graph.graph import Graph, GraphBuilder, Value, check_graph
 from tilewright.graph.operators.operator import TensorType
@@ -159,6 +159,30 @@ def test_a_mask_that_is_data_hides_keys_beyond_a_whole_block() -> None:
     y = b.node("matmul", b.node("softmax", b.node("where", seen, scores, hidden), dim=3), k)
     graph = check_graph(Graph((q, k, seen), (), b.nodes, (y.name,)))
     (call,) = compile_program(graph, lambda w: has_class(w, FEW), gpu=True).kernels
+    schedule = default_schedule(call.workload, FEW)
+    assert schedule.sketch == CUDA_ATTENTION.name
+    assert_computes(CUDA_ATTENTION.lower(call.workload, FEW, schedule), call.workload)
+
+
+@pytest.mark.parametrize("shape", [(16, 21), (1, 2, 16, 21), (1, 1, 1, 21)])
+@pytest.mark.parametrize("dtype", [boolean, float16])
+def test_queries_that_see_no_key_are_left_out_by_the_kernel(shape: tuple[int, ...], dtype: DType) -> None:
+    """A select behind the product is part of it, with the order of dimensions that is wanted."""
+    q, k = Value("q", TensorType((1, 2, 16, 16), float16)), Value("k", TensorType((1, 2, 21, 16), float16))
+    mask = Value("mask", TensorType(shape, dtype))
+    b = GraphBuilder(["q", "k", "mask"])
+    scores = b.node("matmul", q, b.node("permute", k, order=(0, 1, 3, 2)))
+    hidden, nothing = (b.node("full", shape=(), value=n, dtype="float16") for n in ("-inf", 0.0))
+    seen = mask if dtype.is_bool else b.node("ne", mask, hidden)
+    scores = b.node("where", mask, scores, hidden) if dtype.is_bool else b.node("add", scores, mask)
+    y = b.node("matmul", b.node("softmax", scores, dim=3), k)
+    some = b.node("max", b.node("cast", seen, dtype="int32"), dims=(len(shape) - 1,), keep=True)
+    y = b.node("where", b.node("cast", some, dtype="bool"), y, nothing)
+    y = b.node("permute", y, order=(0, 2, 1, 3))
+    graph = check_graph(Graph((q, k, mask), (), b.nodes, (y.name,)))
+    program = compile_program(graph, lambda w: has_class(w, FEW), gpu=True)
+    assert kernels(program)[-1].endswith("softmax matmul where permute")
+    call = program.kernels[-1]
     schedule = default_schedule(call.workload, FEW)
     assert schedule.sketch == CUDA_ATTENTION.name
     assert_computes(CUDA_ATTENTION.lower(call.workload, FEW, schedule), call.workload)
