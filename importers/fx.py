@@ -341,12 +341,12 @@ class _Importer:
             source = self.node("cast", source, dtype=target.dtype.name)
         if source.shape != target.shape:
             source = self.node("expand", source, shape=target.shape)
+        self._found[node] = source
         if made is not None:
             order = made.attributes["order"]
             assert isinstance(order, tuple)
             source = self.node("permute", source, order=inverse([int(str(d)) for d in order]))
         self._updates.append((root.name, source.name))
-        self._found[node] = source
         return True
 
     def _builder_value(self, name: str) -> Value:

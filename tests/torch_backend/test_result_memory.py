@@ -22,6 +22,23 @@ def test_a_clone_of_an_input_has_memory_of_its_own() -> None:
         assert found.data_ptr() != x.data_ptr() and torch.equal(found, x)
 
 
+def test_an_input_that_is_no_array_in_order_is_overwritten_and_returned() -> None:
+    """Its memory is dense in another order of dimensions, one of which has one element."""
+
+    def run(x: Any) -> Any:
+        return x.add_(1), torch.tanh(x)
+
+    ours = compiled(run)
+    for _ in range(2):
+        x = torch.empty_strided((3, 3, 4, 1), (1, 12, 3, 36)).normal_()
+        same = x.clone()
+        with torch.no_grad():
+            found, expected = ours(x), run(same)
+        assert found[0] is x and latest().state == "ready"
+        for one, other in zip((*found, x), (*expected, same), strict=True):
+            torch.testing.assert_close(one, other)
+
+
 OF_ITS_OWN: dict[str, Callable[[Any], Any]] = {
     "concatenation": lambda x: torch.cat([x]),
     "power": lambda x: x**1,
