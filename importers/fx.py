@@ -54,13 +54,14 @@ class ImportedInput:
 
 @dataclass(frozen=True, slots=True)
 class OutputView:
-    """Where a result lies in another one, whose position is ``base``: its shape, its strides, and how many elements of
-    ``base`` are before its first one."""
+    """Where a result lies in another one, or in an argument, whose position is ``base``: its shape, its strides, and
+    how many elements of ``base`` are before its first one. AOTAutograd reads where a part of an argument begins."""
 
     base: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     offset: int
+    in_argument: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +165,15 @@ def _view_of(tensor: Any, base: int, other: Any) -> OutputView | None:
     parts = tensor.numel() and (dense_order(tensor) is None or tensor.numel() < other.numel())
     inside = tensor.dtype == other.dtype and offset >= 0 and end < other.numel()
     return OutputView(base, shape, strides, offset) if parts and inside else None
+
+
+def _part_of(tensor: Any, base: int, argument: Any) -> OutputView | None:
+    """Return where ``tensor`` lies in an argument; None where it is all of it in a dense order."""
+    whole = tensor.numel() == argument.numel() and dense_order(tensor) is not None
+    if whole or tensor.numel() == 0 or tensor.dtype != argument.dtype:
+        return None
+    offset = tensor.storage_offset() - argument.storage_offset()
+    return OutputView(base, tuple(tensor.shape), tuple(tensor.stride()), offset, in_argument=True)
 
 
 def _memory_of(tensor: Any) -> Any:
@@ -456,8 +466,12 @@ class _Importer:
         callers may overwrite either."""
         whole: dict[Any, tuple[int, Any]] = {}
         tensors = [self._meta(a) if isinstance(a, torch.fx.Node) else None for a in given]
-        arguments = {_memory_of(self._meta(n)) for n in self._module.graph.nodes if n.op in ("placeholder", "get_attr")}
-        numbers: dict[Any, int | None] = dict.fromkeys(arguments)
+        nodes = self._module.graph.nodes
+        arguments: dict[Any, tuple[int, Any]] = {}
+        for n, argument in enumerate(self._meta(node) for node in nodes if node.op == "placeholder"):
+            arguments.setdefault(_memory_of(argument), (n, argument))
+        held = [_memory_of(self._meta(node)) for node in nodes if node.op == "get_attr"]
+        numbers: dict[Any, int | None] = dict.fromkeys([*arguments, *held])
         for n, tensor in enumerate(tensors):
             numbers.setdefault(_memory_of(tensor), n)
             if isinstance(tensor, torch.Tensor) and type_of(tensor) is not None and dense_order(tensor) is not None:
@@ -467,7 +481,8 @@ class _Importer:
         found: list[ImportedOutput] = []
         for a, tensor in zip(given, tensors, strict=True):
             memory = _memory_of(tensor)
-            view = _view_of(tensor, *whole[memory]) if memory in whole else None
+            view = _part_of(tensor, *arguments[memory]) if memory is not None and memory in arguments else None
+            view = _view_of(tensor, *whole[memory]) if view is None and memory in whole else view
             output = self._output(a) if view is None else ImportedOutput(None, view=view)
             found.append(replace(output, memory=numbers[memory]))
         return tuple(found)

@@ -243,7 +243,7 @@ class CompiledShape:
         if self._apart:
             self._keep_apart(model, outputs, every)
         for n, view in [(n, o.view) for n, o in enumerate(model.outputs) if o.view is not None]:
-            base = outputs[view.base]
+            base = arguments[view.base] if view.in_argument else outputs[view.base]
             outputs[n] = base.as_strided(view.shape, view.strides, base.storage_offset() + view.offset)
         return outputs
 

@@ -170,7 +170,8 @@ def test_orders() -> None:
     [
         lambda x: x.sum(), lambda x: x.mean((0, -1)), lambda x: (x > 0) & (x < 1), lambda x: 2 - x, lambda x: x**3,
         lambda x: x**-0.5, lambda x: x.clamp(max=0.2), lambda x: torch.addmm(x, x @ x.t(), x, beta=2, alpha=3),
-        lambda x: x[..., -1], lambda x: x.double() + x, lambda x: torch.full_like(x, 2), lambda x: x.select(1, -2),
+        lambda x: x[..., -1] * 1, lambda x: x.double() + x, lambda x: torch.full_like(x, 2),
+        lambda x: x.select(1, -2) * 1,
         lambda x: torch.where(x > 0, x, 1.0), lambda x: x.var(0), lambda x: torch.arange(2, 9, 3),
         lambda x: x.split(2, 1)[1] * 1, lambda x: x.cumsum(0), lambda x: x.atan() + x.tan(),
         lambda x: x.gather(1, (x * 2).long()), lambda x: torch.nn.functional.embedding((x * 2).long(), x),

@@ -11,6 +11,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 from tests.torch_backend.models import compiled, latest  # noqa: E402
+from tilewright.torch_backend.backend import tilewright  # noqa: E402
 
 
 def test_a_clone_of_an_input_has_memory_of_its_own() -> None:
@@ -37,6 +38,26 @@ def test_an_input_that_is_no_array_in_order_is_overwritten_and_returned() -> Non
         assert found[0] is x and latest().state == "ready"
         for one, other in zip((*found, x), (*expected, same), strict=True):
             torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_parts_of_an_argument_begin_where_they_do(dynamic: bool) -> None:
+    """Where a trace is symbolic, AOTAutograd makes the part anew, from where the result of the graph begins."""
+
+    def run(x: Any) -> Any:
+        return x.flatten()[4:], x[1:, ::2], x.t()[1:], x[1].expand(3, -1), torch.tanh(x)
+
+    torch._dynamo.reset()
+    ours = torch.compile(run, backend=tilewright, dynamic=dynamic, options={"wait": True, "verify": "never"})
+    for rows in (3, 5):
+        x = torch.randn(rows + 1, 6)[1:]
+        with torch.no_grad():
+            found, expected = ours(x), run(x)
+        assert latest().state == "ready"
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other)
+            assert one.stride() == other.stride()
+        assert [t.data_ptr() for t in found[:4]] == [t.data_ptr() for t in expected[:4]]
 
 
 OF_ITS_OWN: dict[str, Callable[[Any], Any]] = {
