@@ -39,6 +39,14 @@ def _fake(q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float | None, 
 attention.register_fake(_fake)
 
 
+def _cast(graph: Any, operand: Any, dtype: torch.dtype) -> Any:
+    """Return an operand as autocast gives it to torch's attention: floats in the dtype of the result."""
+    value = operand.meta.get("example_value") if isinstance(operand, torch.fx.Node) else None
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.dtype is dtype:
+        return operand
+    return graph.call_method("to", (operand, dtype))
+
+
 def keep_attention(module: Any) -> None:
     """Have a graph of dynamo call ``attention`` for attention without dropout."""
     for node in list(module.graph.nodes):
@@ -53,7 +61,8 @@ def keep_attention(module: Any) -> None:
         if given["dropout_p"] != 0.0 or isinstance(given["is_causal"], torch.fx.Node) or order is None:
             continue
         with module.graph.inserting_before(node):
-            arguments = [given[n] for n in ("query", "key", "value", "attn_mask", "is_causal", "scale", "enable_gqa")]
+            tensors = [_cast(module.graph, given[n], result.dtype) for n in ("query", "key", "value", "attn_mask")]
+            arguments = [*tensors, *(given[n] for n in ("is_causal", "scale", "enable_gqa"))]
             found = module.graph.call_function(torch.ops.tilewright.attention.default, (*arguments, list(order)))
         found.meta = dict(node.meta)
         node.replace_all_uses_with(found)

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from torch.nn import functional as F  # noqa: E402
 
-from tests.torch_backend.models import check_model  # noqa: E402
+from tests.torch_backend.models import check_model, compiled, latest  # noqa: E402
 
 SEEN = torch.arange(5)[:, None] > torch.arange(7) - torch.tensor([9, 1, 0, -2, 9])[:, None]
 """Of some queries all keys are hidden."""
@@ -55,3 +55,21 @@ def test_a_causal_mask_that_is_known_needs_no_look_for_queries_that_see_nothing(
     known = check_model(lambda q: F.scaled_dot_product_attention(q, q, q, torch.ones(16, 16).bool().tril()), q)
     causal = check_model(lambda q: F.scaled_dot_product_attention(q, q, q, is_causal=True), q)
     assert known.kernels == causal.kernels
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_casts_what_attention_is_given(dtype: Any) -> None:
+    """Queries and keys of float32, as norms give them under autocast, with values of a product."""
+    q, v = torch.randn(1, 2, 5, 16), torch.randn(1, 2, 5, 16)
+
+    def model(q: Any, v: Any) -> Any:
+        with torch.autocast("cpu", dtype):
+            return F.scaled_dot_product_attention(q, q * 2, v.to(dtype), torch.ones(5, 5).tril())
+
+    run = compiled(model)
+    for _ in range(2):
+        with torch.no_grad():
+            found, expected = run(q, v), model(q, v)
+        assert found.dtype is expected.dtype is dtype
+        torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2)
+    assert latest().state == "ready" and not latest().foreign
