@@ -17,15 +17,16 @@ from .elementwise import like
 def _reduce(op: str, before: str = "", after: str = "") -> Rule:
     def apply(c: Call) -> Value:
         x, dims, noop = c.value(0), c.given_twice("axes", 1), c.get("noop_with_empty_axes", 0)
+        keep = bool(c.get("keepdims", 1))
         if x.dtype.is_bool and op in ("max", "min"):
-            keep, over = bool(c.get("keepdims", 1)), dims_of(dims or None, len(x.shape))
+            over = dims_of(dims or None, len(x.shape))
             found = c.node(op, cast(c, x, DTYPES["int32"]), dims=over, keep=keep)
             return cast(c, found, x.dtype)
         if not dims and (noop or not x.shape):
             need(not x.shape or not (before or after), "another way to reduce nothing")
             return c.node("identity", c.node(before, x) if before else x)
         x = c.node(before, x) if before else x
-        total = c.node(op, x, dims=dims_of(dims or None, len(x.shape)), keep=bool(c.get("keepdims", 1)))
+        total = c.node(op, x, dims=dims_of(dims or None, len(x.shape)), keep=keep)
         return c.node(after, total) if after else total
 
     return apply

@@ -3,7 +3,8 @@
 What can be known while a model is read is folded by onnx's own reference: shapes, and whatever is computed from them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -261,7 +262,9 @@ class _OnnxReader:
             call = Call(node.op_type, self._opset, values, known, _attributes(node), len(used), self._builder,
                         self._constant)  # fmt: skip
             found = rule(call)
-            if unread := set(call.attributes) - call.read - _WITHOUT_EFFECT:
+            defaults = _defaults(node.op_type, self._opset)
+            given = {name for name, value in call.attributes.items() if name not in defaults or value != defaults[name]}
+            if unread := given - call.read - _WITHOUT_EFFECT:
                 raise NoRule(f"with {', '.join(sorted(unread))}")
             if node.op_type not in _EMPTY and any(
                 v.elements == 0 for v in ([found] if isinstance(found, Value) else found)
@@ -287,5 +290,16 @@ def _elements(tensor: Any) -> Array:
 
 
 def _attributes(node: Any) -> dict[str, Any]:
-    found = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    return _named(node.attribute)
+
+
+@cache
+def _defaults(op: str, opset: int) -> Mapping[str, Any]:
+    """Return what attributes of an operator are where they are left out: those that say so change nothing."""
+    known = onnx.defs.get_schema(op, opset).attributes.values()
+    return _named(a.default_value for a in known if a.default_value.name)
+
+
+def _named(attributes: Iterable[Any]) -> dict[str, Any]:
+    found = {a.name: helper.get_attribute_value(a) for a in attributes}
     return {name: value.decode() if isinstance(value, bytes) else value for name, value in found.items()}

@@ -9,6 +9,7 @@ import pytest
 onnx = pytest.importorskip("onnx")
 
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+from onnx.reference import ReferenceEvaluator  # noqa: E402
 
 from tests.importers.onnx_nodes import kernels, node_tests, outcome  # noqa: E402
 from tests.runtime.test_program import bound, run  # noqa: E402
@@ -38,6 +39,30 @@ def test_some_node_tests_by_kernels() -> None:
 def test_places_transforms_and_quantised_products_by_kernels(name: str) -> None:
     test = next(t for t in node_tests() if t.name == f"test_{name}")
     assert outcome(test, kernels) == "passed"
+
+
+@pytest.mark.parametrize(
+    ("op", "attributes"),
+    [
+        ("MaxPool", {"kernel_shape": [3, 3], "strides": [2, 2], "auto_pad": "SAME_UPPER", "ceil_mode": 0}),
+        ("AveragePool", {"kernel_shape": [2, 2], "strides": [2, 2], "auto_pad": "SAME_LOWER", "ceil_mode": 0}),
+        ("Resize", {"mode": "linear", "extrapolation_value": 0.0, "keep_aspect_ratio_policy": "stretch"}),
+        ("ReduceMax", {"noop_with_empty_axes": 1, "keepdims": 0}),
+    ],
+)
+def test_an_attribute_that_says_what_holds_without_it_changes_nothing(op: str, attributes: dict[str, Any]) -> None:
+    x = np.random.default_rng(0).random((1, 2, 5, 5), np.float32)
+    given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, x.shape)]
+    constants = [numpy_helper.from_array(np.array([1, 1, 2, 2], np.float32), "scales")] if op == "Resize" else []
+    names = ["x", "", "scales"] if op == "Resize" else ["x"]
+    node = helper.make_node(op, names, ["y"], **attributes)
+    graph = helper.make_graph([node], "one", given, [onnx.ValueInfoProto(name="y")], constants)
+    model = onnx.shape_inference.infer_shapes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)]))
+    found = import_onnx(model)
+    arrays = {v.name: found.weights[v.name] for v in found.graph.constants}
+    (y,) = run(bound(found.graph), found.graph, {"x": x, **arrays})
+    (expected,) = ReferenceEvaluator(model).run(None, {"x": x})
+    np.testing.assert_allclose(y, expected, rtol=1e-5)
 
 
 def perceptron(batch: Any = 4) -> Any:
