@@ -119,7 +119,8 @@ def _ldexp(b: Emitter, x: Value, exponent: Value) -> Value:
 
 @rule("hypot.default")
 def _hypot(b: Emitter, x: Value, y: Value) -> Value:
-    return b.node("sqrt", b.node("add", b.node("square", x), b.node("square", y)))
+    squares = (b.node("square", cast(b, v, b.dtype)) for v in (x, y))
+    return b.node("sqrt", b.node("add", *squares))
 
 
 @rule("xlogy.Tensor")

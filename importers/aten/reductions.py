@@ -10,13 +10,21 @@ from .pointwise import truth
 from .rule import RULES, Emitter, Rule, cast, dims_of, need, number, reshape, rule
 
 
+def _ordered(b: Emitter, x: Value) -> Value:
+    """Return ``x`` as reductions take it, which have no greatest or least truth value."""
+    return cast(b, x, DTYPES["int32"]) if x.dtype.is_bool else x
+
+
 def _reduce(op: str) -> Rule:
     def apply(b: Emitter, x: Value, dims: Any = None, keep: bool = False, *, dtype: Any = None, keepdim: bool = False,
               dim: Any = None) -> Value:  # fmt: skip
         x = cast(b, x, b.dtype)
         if not x.shape:
             return b.node("identity", x)
-        return b.node(op, x, dims=dims_of(dims if dim is None else dim, len(x.shape)), keep=keep or keepdim)
+        found = b.node(
+            op, _ordered(b, x), dims=dims_of(dims if dim is None else dim, len(x.shape)), keep=keep or keepdim
+        )
+        return cast(b, found, b.dtype)
 
     return apply
 
@@ -33,9 +41,9 @@ def _any(op: str) -> Rule:
     def apply(b: Emitter, x: Value, dims: Any = None, keep: bool = False) -> Value:
         x = truth(b, x)
         if not x.shape:
-            return b.node("identity", x)
+            return b.node("identity", cast(b, x, b.dtype))
         found = b.node(op, cast(b, x, DTYPES["int32"]), dims=dims_of(dims, len(x.shape)), keep=keep)
-        return truth(b, found)
+        return cast(b, truth(b, found), b.dtype)  # that of bytes is a byte
 
     return apply
 
@@ -59,7 +67,8 @@ RULES["aten.argmax.default"], RULES["aten.argmin.default"] = _position("argmax")
 @rule("max.dim", "min.dim")
 def _extreme(b: Emitter, x: Value, dim: int, keep: bool = False) -> Sequence[Value]:
     d, name = dim % len(x.shape), "max" if "max" in b.target else "min"
-    return [b.node(name, x, dims=(d,), keep=keep), b.node(f"arg{name}", x, dim=d, keep=keep)]
+    x = _ordered(b, x)
+    return [cast(b, b.node(name, x, dims=(d,), keep=keep), b.dtype), b.node(f"arg{name}", x, dim=d, keep=keep)]
 
 
 @rule("var.correction", "var.dim")

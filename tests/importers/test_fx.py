@@ -220,6 +220,9 @@ def test_orders() -> None:
         lambda x: torch.cdist(x, x[:2], 0), lambda x: torch.dist(x, x.flip(0), 3), lambda x: x.norm(-1, 1),
         lambda x: torch.linalg.vector_norm(x, 2, 1, dtype=torch.float64), lambda x: torch.angle(x - 0.5),
         lambda x: torch.ldexp(x, (x * 9).int()), lambda x: x + torch.arange(0.5, 1.5, 0.25),
+        lambda x: torch.hypot(x.double(), (x * 9).int()), lambda x: (x > 0.5).amax(1), lambda x: (x > 0.5).min(),
+        lambda x: (x > 0.5).max(0)[0] * 1, lambda x: (x > 0.5).min(1, keepdim=True)[1] * 1,
+        lambda x: (x * 2).byte().any(1), lambda x: (x * 2).byte().all(), lambda x: (x * 2).byte()[0, 0].any(),
         lambda x: torch.diagonal_scatter(x, x[0, :3], 1), lambda x: torch.diagonal_scatter(x, x[0, :2], -1),
     ],
 )  # fmt: skip
