@@ -19,6 +19,8 @@ from .window_overlap import SINGLE, WeightedWindow, WindowAxis, address_forms, w
 MAX_WINDOW_POINTS = 64
 MOST_PLANES = 32
 """A window with so many points in a plane has so many planes at most, such as those of a volume, or its rows."""
+LEAST_RESULTS = 1 << 12
+"""Of fewer results, windows with rows one after the other keep too few threads busy."""
 LARGE_WINDOW = 5
 """Rows of a window from which on all pixels of a thread would take so many registers that few outputs share them."""
 MOST_ROWS_AND_COLUMNS = 16
@@ -113,4 +115,5 @@ def reduce_window_of(workload: Workload) -> ReduceWindow | None:
     if alike and max(w.extent for w in windows) <= MOST_ROWS_AND_COLUMNS:
         return problem
     by_rows = replace(problem, height=SINGLE)
-    return by_rows if by_rows.is_looped and by_rows.points <= MAX_WINDOW_POINTS else None
+    is_small = by_rows.is_looped and by_rows.points <= MAX_WINDOW_POINTS
+    return by_rows if is_small and reduction.tensor.elements >= LEAST_RESULTS else None

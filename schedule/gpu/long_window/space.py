@@ -11,7 +11,9 @@ from ....core.schedule import KnobValue
 from ....core.target import Target
 from ....ir.expr import WARP_LANES
 from ....ir.stmt import Kernel
+from ....te.channels_last import channels_last_steps
 from ....te.cost import minimum_bytes
+from ....te.workload import Workload
 from ...problems.long_window import LongWindow, long_window_of
 from ...problems.plane_window import BLOCK_OUTPUTS, STEP_POSITIONS, STRIPS
 from ...sketch import Peaks
@@ -47,6 +49,8 @@ STEPS = 6
 """Steps for an output of a scanned window, roughly."""
 EXPOSED_LATENCY = 0.3
 """The share of a warp's instructions in which it waits, which other warps of the same part of a multiprocessor fill."""
+MANY_CHANNELS = 32
+"""Matrix units multiply so many channels of 16 bits at once, where these are copied to the end first."""
 PROMISING = 1.5
 """How many times as slow as the best estimate promising settings are at most."""
 
@@ -282,4 +286,12 @@ def _words(size: int) -> int:
     return -(-size // 4)
 
 
-CUDA_LONG_WINDOW = TileSketch("cuda_long_window", 1, QUANTITIES, planned(long_window_of, LongWindowPlan))
+def _window_of(workload: Workload) -> LongWindow | None:
+    """Return the long windows of a workload but for those of convolutions with ``MANY_CHANNELS``."""
+    problem = long_window_of(workload)
+    if problem is None or problem.toeplitz_atom is None or prod(a.extent for a in problem.outer_axes) < MANY_CHANNELS:
+        return problem
+    return None if channels_last_steps(workload) else problem
+
+
+CUDA_LONG_WINDOW = TileSketch("cuda_long_window", 1, QUANTITIES, planned(_window_of, LongWindowPlan))

@@ -111,11 +111,25 @@ CASES = {
     "rows in a ring": lambda: _depthwise(height=20, kernel_h=5, kernel_w=5, padding=2, stride=1, dtype="float16"),
     "planes one after the other": lambda: _volume(5),
     "planes with strides": lambda: _volume(5, stride=2, dtype="float32", channels=4),
-    "9 x 9": lambda: _depthwise(kernel_h=9, kernel_w=9, padding=4, stride=1, dtype="float16"),
-    "13 x 11, strided, dilated": lambda: _depthwise(
-        kernel_h=13, kernel_w=11, padding=12, stride=2, dilation=2, bias=True, dtype="bfloat16"
+    "9 x 9": lambda: _depthwise(
+        channels=20, filters=20, groups=20, height=14, width=15, kernel_h=9, kernel_w=9, padding=4, dtype="float16"
     ),
-    "greatest of 17 x 5": lambda: _pool(height=20, kernel_h=17, kernel_w=5, padding=2, dtype="float16"),
+    "13 x 11, strided, dilated": lambda: _depthwise(
+        batch=2,
+        channels=24,
+        filters=24,
+        groups=24,
+        height=20,
+        width=20,
+        kernel_h=13,
+        kernel_w=11,
+        padding=12,
+        stride=2,
+        dilation=2,
+        bias=True,
+        dtype="bfloat16",
+    ),
+    "greatest of 17 x 5": lambda: _pool(channels=16, height=26, kernel_h=17, kernel_w=5, padding=2, dtype="float16"),
     "epilogue": _with_epilogue,
     "several terms": _several_terms,
 }
@@ -150,7 +164,8 @@ def test_what_it_leaves_to_others() -> None:
     for workload in (
         channels_first,
         _pool(height=40, width=40, kernel_h=33, kernel_w=33),
-        _depthwise(height=40, width=40, kernel_h=33, kernel_w=33),
+        _depthwise(height=90, width=90, kernel_h=33, kernel_w=33),
+        _depthwise(kernel_h=9, kernel_w=9, padding=4),  # 594 results
         _volume(9),  # 81 in each plane
         _depthwise(stride=2, dilation=3, height=20, width=20),  # neither positions nor windows are neighbours
         workload_of("matmul", m=64, n=64, k=32),
