@@ -323,8 +323,11 @@ def _pipeline(gemm: Gemm, target: Target, s: _Sizes) -> _Sizes:
         chunks = _ceil(s["tile_m"], SCALE_ROWS) + _ceil(s["mma_n"], SCALE_ROWS)
         stage_bytes = stage_bytes + CHUNK_BYTES * s["k_atoms"] * scale_groups(gemm) * chunks
     side, element = subtile_columns(gemm), gemm.results[0].tensor.dtype.bytes
-    staged = np.minimum(tile_n, side)
-    staged = staged + np.where(tile_n > side, tile_n % side, 0)
+    staged = np.minimum(tile_n, side) + np.where(tile_n > side, tile_n % side, 0)
+    stored = np.minimum(
+        tile_n, _ceil(gemm.n.extent, 8) * 8
+    )  # a rest of fewer columns than a subtile has its own stages
+    staged = np.maximum(staged, np.where(stored < side, 0, side) + stored % side)
     epilogue_bytes = element * s["consumer_warpgroups"] * s["epilogue_stages"] * WGMMA_M * staged
     # partial sums take the place of the stages
     partial_rows, of_row = partial_at(gemm, s["tile_m"], s["mma_n"])

@@ -9,6 +9,7 @@ import pytest
 from tests.schedule.gpu.tiles import H200, WHOLE, assert_agrees, compiled, legal_schedule_of, schedule_of, workload_of
 from tilewright.codegen.backends import backend_for
 from tilewright.codegen.lowering import finish
+from tilewright.codegen.shared_memory import plan_shared_memory
 from tilewright.core.errors import IllegalSchedule
 from tilewright.core.policy import SpacePolicy
 from tilewright.core.schedule import Schedule
@@ -438,6 +439,19 @@ def test_the_prior_comes_from_the_peaks_of_the_device() -> None:
         assert (there > here).all()
         least.append(float(there.min() / here.min()))
     assert least[0] < 1.01 and least[1] > 1.1
+
+
+@pytest.mark.parametrize("outputs", [72, 112, 200])
+def test_shared_memory_is_counted_where_a_result_has_fewer_columns_than_its_tiles(outputs: int) -> None:
+    """The last columns are staged in buffers of their own: a tile of 128 columns of 112 took more than there is."""
+    workload = workload_of("linear", rows=300, inputs=512, outputs=outputs, dtype="float16")
+    space = SKETCH.space(workload, H200, policy=WHOLE)
+    columns = space.column("mma_n").astype(np.int64)
+    wide = np.flatnonzero((columns > outputs) & (space.column("epilogue_stages") == 2))
+    assert len(wide) > 50
+    for row in wide[:: len(wide) // 10]:
+        (launch,) = SKETCH.lower(workload, H200, space.schedule(int(row))).launches
+        assert plan_shared_memory(launch.body).bytes <= space.quantities["shared_bytes"][row]
 
 
 def test_rows_that_begin_amid_lines_are_estimated_to_take_longer() -> None:
