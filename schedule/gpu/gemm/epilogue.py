@@ -53,7 +53,7 @@ from ..split_k import partial_at
 from .grouped import ROW_END
 from .mainloop import WarpRoles
 from .result_box import VECTOR_BYTES, ResultBox, can_store_by_tma, line_box, reads_sources, result_box
-from .sizes import SPARE_REGISTERS, WARPGROUP_WARPS, GemmSizes, subtile_columns
+from .sizes import SPARE_REGISTERS, WARPGROUP_WARPS, GemmSizes, stored_columns, subtile_columns
 from .tensor_memory import TensorAccumulators
 
 WARP_ROWS = WGMMA_M // WARPGROUP_WARPS
@@ -116,7 +116,7 @@ class Epilogue:
         self.stores_rows = bool(sizes.epilogue_stages) and not can_store_by_tma(gemm)
         self.staged = list[_StagedColumns]()
         if sizes.epilogue_stages:
-            side, columns = subtile_columns(gemm), min(sizes.tile_n, -(-gemm.n.extent // 8) * 8)
+            side, columns = subtile_columns(gemm), int(stored_columns(gemm, sizes.tile_n))
             whole, rest = columns // side, columns % side
             swizzle = tma_swizzle(gemm.results[0].tensor.dtype)
             if whole:

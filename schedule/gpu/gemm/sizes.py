@@ -323,11 +323,8 @@ def _pipeline(gemm: Gemm, target: Target, s: _Sizes) -> _Sizes:
         chunks = _ceil(s["tile_m"], SCALE_ROWS) + _ceil(s["mma_n"], SCALE_ROWS)
         stage_bytes = stage_bytes + CHUNK_BYTES * s["k_atoms"] * scale_groups(gemm) * chunks
     side, element = subtile_columns(gemm), gemm.results[0].tensor.dtype.bytes
-    staged = np.minimum(tile_n, side) + np.where(tile_n > side, tile_n % side, 0)
-    stored = np.minimum(
-        tile_n, _ceil(gemm.n.extent, 8) * 8
-    )  # a rest of fewer columns than a subtile has its own stages
-    staged = np.maximum(staged, np.where(stored < side, 0, side) + stored % side)
+    stored = stored_columns(gemm, tile_n)
+    staged = np.where(stored < side, 0, side) + stored % side  # whole subtiles share stages, and a rest has its own
     epilogue_bytes = element * s["consumer_warpgroups"] * s["epilogue_stages"] * WGMMA_M * staged
     # partial sums take the place of the stages
     partial_rows, of_row = partial_at(gemm, s["tile_m"], s["mma_n"])
@@ -388,6 +385,12 @@ def keeps_columns(gemm: Gemm, sizes: GemmSizes[Ints]) -> Bools:
 def subtile_columns(gemm: Gemm) -> int:
     """Return how many columns a subtile of the epilogue has at most: what rows of 128 bytes hold of the outputs."""
     return LINE_BYTES // gemm.results[0].tensor.dtype.bytes
+
+
+def stored_columns(gemm: Gemm, tile_n: int | Ints) -> Ints:
+    """Return how many columns of a tile the epilogue stages: those that the result has, in whole vectors of eight."""
+    columns: Ints = np.minimum(np.asarray(tile_n, np.int64), -(-gemm.n.extent // 8) * 8)
+    return columns
 
 
 def epilogue_subtiles(gemm: Gemm, sizes: GemmSizes[Ints]) -> Ints:

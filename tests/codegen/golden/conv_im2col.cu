@@ -1,4 +1,4 @@
-// kernel for cuda sm_90a: tw_kernel<<<1, 288, 206976>>>
+// kernel for cuda sm_90a: tw_kernel<<<1, 288, 231576>>>
 
 // converts N values that are packed in N / 2 words
 template <int N> static __device__ __forceinline__ void unpack_half(const unsigned* words, float* x) {
@@ -207,11 +207,11 @@ extern "C" __global__ void __launch_bounds__(288, 1) tw_kernel(
   const int warp = warp_index();
   const int lane = threadIdx.x % 32;
   extern __shared__ __align__(1024) unsigned char shared[];
-  long long* const full = reinterpret_cast<long long*>(shared + 206848);
-  long long* const empty = reinterpret_cast<long long*>(shared + 206912);
+  long long* const full = reinterpret_cast<long long*>(shared + 231424);
+  long long* const empty = reinterpret_cast<long long*>(shared + 231504);
   unsigned short* const a = reinterpret_cast<unsigned short*>(shared + 0);
-  unsigned short* const b = reinterpret_cast<unsigned short*>(shared + 131072);
-  unsigned short* const staged_rest = reinterpret_cast<unsigned short*>(shared + 196608);
+  unsigned short* const b = reinterpret_cast<unsigned short*>(shared + 147456);
+  unsigned short* const staged_rest = reinterpret_cast<unsigned short*>(shared + 221184);
   if (threadIdx.x == 0) {
     prefetch_tensormap(&Y_map);
     prefetch_tensormap(&X_map);
@@ -221,7 +221,7 @@ extern "C" __global__ void __launch_bounds__(288, 1) tw_kernel(
   __align__(16) float accumulators[24];
   if (warp == 8 && lane == 0) {
     #pragma unroll 1
-    for (int stage = 0; stage < 8; ++stage) {
+    for (int stage = 0; stage < 9; ++stage) {
       mbarrier_init(&full[stage], 1);
       mbarrier_init(&empty[stage], 8);
     }
@@ -231,9 +231,8 @@ extern "C" __global__ void __launch_bounds__(288, 1) tw_kernel(
   if (warp < 8) {
     #pragma unroll 1
     for (int k_iter = 0; k_iter < 9; ++k_iter) {
-      mbarrier_wait(&full[k_iter & 7], k_iter >> 3);
-      const int t = k_iter & 7;
-      wgmma_m64n48k16_f16<64, false, true>(accumulators, wgmma_descriptor(&a[t * 8192 + 0 * 8192 + (warp >> 2) * 64 * 64 + 0]), wgmma_descriptor_mn_major<8192>(&b[t * 4096 + 0 * 4096 + 0 * 4096 + 0 * 64 + 0]), k_iter >= 1);
+      mbarrier_wait(&full[k_iter], 0);
+      wgmma_m64n48k16_f16<64, false, true>(accumulators, wgmma_descriptor(&a[k_iter * 8192 + 0 * 8192 + (warp >> 2) * 64 * 64 + 0]), wgmma_descriptor_mn_major<8192>(&b[k_iter * 4096 + 0 * 4096 + 0 * 4096 + 0 * 64 + 0]), k_iter >= 1);
       wgmma_wait_group<1>(); warpgroup_fence_operand<24>(accumulators);
       if (k_iter >= 1) {
         if (lane == 0) {
@@ -248,7 +247,7 @@ extern "C" __global__ void __launch_bounds__(288, 1) tw_kernel(
     }
     wgmma_wait_group<0>(); warpgroup_fence_operand<24>(accumulators);
     if (lane == 0) {
-      mbarrier_arrive(&empty[0]);
+      mbarrier_arrive(&empty[8]);
     }
     __align__(16) unsigned output[10];
     #pragma unroll
@@ -277,8 +276,8 @@ extern "C" __global__ void __launch_bounds__(288, 1) tw_kernel(
     fence_proxy_async();
     warpgroup_sync();
     if ((warp & 3) == 0 && lane == 0) {
-      const int t_1 = warp >> 2;
-      tma_store_2d<false>(&staged_rest[t_1 * 2560 + 0 * 2560 + 0 * 40 + 0], &Y_map, 0, t_1 * 40);
+      const int t = warp >> 2;
+      tma_store_2d<false>(&staged_rest[t * 2560 + 0 * 2560 + 0 * 40 + 0], &Y_map, 0, t * 40);
       tma_store_commit_group();
     }
     if ((warp & 3) == 0 && lane == 0) {
@@ -289,12 +288,10 @@ extern "C" __global__ void __launch_bounds__(288, 1) tw_kernel(
     if (lane == 0) {
       #pragma unroll 1
       for (int k_iter = 0; k_iter < 9; ++k_iter) {
-        mbarrier_wait(&empty[k_iter & 7], 1 - (k_iter >> 3));
-        mbarrier_arrive_expect_tx(&full[k_iter & 7], 24576);
-        const int t_2 = k_iter & 7;
-        tma_load_im2col_4d<false>(&a[t_2 * 8192 + 0 * 8192 + 0 * 64 + 0], &X_map, &full[t_2], 0, -1, -1, 0, (int)((unsigned)k_iter % (unsigned)3), (int)((unsigned)k_iter / (unsigned)3));
-        const int t_3 = k_iter & 7;
-        tma_load_3d<false>(&b[t_3 * 4096 + 0 * 4096 + 0 * 4096 + 0 * 64 + 0], &W_map, &full[t_3], 0, 0, k_iter);
+        mbarrier_wait(&empty[k_iter], 1);
+        mbarrier_arrive_expect_tx(&full[k_iter], 24576);
+        tma_load_im2col_4d<false>(&a[k_iter * 8192 + 0 * 8192 + 0 * 64 + 0], &X_map, &full[k_iter], 0, -1, -1, 0, (int)((unsigned)k_iter % (unsigned)3), (int)((unsigned)k_iter / (unsigned)3));
+        tma_load_3d<false>(&b[k_iter * 4096 + 0 * 4096 + 0 * 4096 + 0 * 64 + 0], &W_map, &full[k_iter], 0, 0, k_iter);
       }
     }
   }
