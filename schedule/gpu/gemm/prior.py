@@ -137,7 +137,7 @@ def lines_read(gemm: Gemm, operand: Operand) -> float:
     pitches = [stride * buffer.dtype.bytes for stride in buffer.strides[:-1]]
     if buffer.name in {b.name for b in repacked} or buffer.shape[-1] * buffer.dtype.bytes < LINE_BYTES:
         return 1.0
-    return 2 - gcd(LINE_BYTES, *pitches) / LINE_BYTES
+    return _lines_of(LINE_BYTES, pitches)
 
 
 def _lines_of_a_row(gemm: Gemm) -> float:
@@ -147,8 +147,12 @@ def _lines_of_a_row(gemm: Gemm) -> float:
     strides, bits = gemm.a.load.buffer.strides, gemm.a.load.dtype.bytes
     grouped = gemm.a.load.buffer.shape[-1] != gemm.window.channels
     begins = [stride * bits for stride in strides[:-1]] + ([gemm.window.channels * bits] if grouped else [])
-    unit = gcd(LINE_BYTES, *begins)
-    needed = min(LINE_BYTES, gemm.window.channels * bits) if not grouped else LINE_BYTES
+    return _lines_of(min(LINE_BYTES, gemm.window.channels * bits) if not grouped else LINE_BYTES, begins)
+
+
+def _lines_of(needed: int, pitches: Sequence[int]) -> float:
+    """Return in how many lines ``needed`` bytes lie on average that begin at any sum of multiples of ``pitches``."""
+    unit = gcd(LINE_BYTES, *pitches)
     crossing = sum(begin + needed > LINE_BYTES for begin in range(0, LINE_BYTES, unit))
     return 1 + crossing * unit / LINE_BYTES
 

@@ -41,7 +41,7 @@ LEAST_STAGED = 64 * 1024
 """How many bytes of B the stages of a multiprocessor must hold to keep memory busy (48 KiB cost 15 % on an H200)."""
 STAGES = (3, 4, 5, 6, 7, 8, 9, 10, 12)
 FEW_SPLITS = 2
-"""More blocks share ``k`` only where so many, of ``WGMMA_M`` outputs each, leave multiprocessors idle."""
+"""So many blocks share ``k`` at most where that makes enough blocks, of ``WGMMA_M`` outputs each, for the device."""
 LEAST_BLOCK_N = 32
 """How many outputs ``n`` of a block are worth its start."""
 LARGE_BLOCK_N = 192
@@ -154,13 +154,13 @@ class SkinnyTmaPlan(GpuPlan):
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
         p, size = self.product, self.sizes(columns)
         useful = (size.block_n - p.n.extent < WGMMA_M) & (size.block_n <= MAX_BOX_EXTENT)
-        if self.pairs and p.n.extent * p.k.extent >= SMALL:
-            return self._promising_planes(columns, useful)
         if not self.pairs and p.n.extent * FEW_SPLITS > LEAST_OCCUPIED * WGMMA_M * self.target.threads:
             useful &= size.split_k <= FEW_SPLITS
         if p.n.extent * p.k.extent < SMALL:
             useful &= columns.ints("stages") == STAGES[0]
             return useful if useful.any() else columns.plainest
+        if self.pairs:
+            return self._promising_planes(columns, useful)
         alone = size.ctas_per_sm == 1
         busy = size.stage_b_bytes * size.stages * size.ctas_per_sm >= LEAST_STAGED
         # one atom a stage is for blocks that have no room for three stages of two
