@@ -1,6 +1,9 @@
 """Operands whose rows TMA cannot load are repacked first: a launch copies them to rows at multiples of 16 bytes.
 
 The rest of each row is filled with zeros.
+
+A view of every s-th row, with strides of whole multiples of 16 bytes, does not spare the copy: its rows still begin
+between such multiples, and no box of TMA may (``ir.gpu.tma``).
 """
 
 from collections.abc import Sequence
