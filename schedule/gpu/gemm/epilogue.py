@@ -70,21 +70,12 @@ VALUE_REGISTERS = 12
 
 
 @dataclass(frozen=True, slots=True)
-class _StagedColumns:
-    """Columns of a tile that are staged together, from ``first`` on, in ``buffer``: (warpgroup, stage, row, column), or
-    (warpgroup, stage, column, row) where rows are neighbours in the results."""
-
-    first: int
-    columns: int
-    buffer: Buffer
-
-
-@dataclass(frozen=True, slots=True)
 class _Subtile:
-    """The columns of one output in the 64 rows of the wgmma atom with the number ``atom``."""
+    """Those ``columns`` of a tile of one output that are staged together, in the 64 rows of the wgmma atom with the
+    number ``atom``."""
 
     result: Result
-    staged: _StagedColumns
+    columns: range
     atom: int
 
 
@@ -114,17 +105,20 @@ class Epilogue:
         self.lane, self.warpgroup, self.warp_in_group = roles.lane, roles.warpgroup, roles.warp % WARPGROUP_WARPS
         self.elected = logical_and(equal(self.warp_in_group, 0), equal(self.lane, 0))
         self.stores_rows = bool(sizes.epilogue_stages) and not can_store_by_tma(gemm)
-        self.staged = list[_StagedColumns]()
-        if sizes.epilogue_stages:
-            side, columns = subtile_columns(gemm), int(stored_columns(gemm, sizes.tile_n))
-            whole, rest = columns // side, columns % side
-            swizzle = tma_swizzle(gemm.results[0].tensor.dtype)
-            if whole:
-                stages = self._allocate_stages("staged", side, swizzle)
-                self.staged += [_StagedColumns(n * side, side, stages) for n in range(whole)]
-            if rest:
-                stages = self._allocate_stages("staged_rest", rest, swizzle if gemm.along_m else None)
-                self.staged.append(_StagedColumns(whole * side, rest, stages))
+        side, columns = subtile_columns(gemm), int(stored_columns(gemm, sizes.tile_n))
+        parts = [range(first, min(first + side, columns)) for first in range(0, columns, side)]
+        self.staged = parts if sizes.epilogue_stages else []
+        self.stages = dict[int, Buffer]()
+        """Where columns are staged, by how many they are: (warpgroup, stage, row, column), or (warpgroup, stage,
+        column, row) where rows are neighbours in the results."""
+
+    def allocate_stages(self) -> None:
+        """Allocate shared memory for what is staged: whole subtiles share it, and a rest has its own."""
+        swizzle = tma_swizzle(self.gemm.results[0].tensor.dtype)
+        for columns in dict.fromkeys(len(part) for part in self.staged):
+            whole = columns == subtile_columns(self.gemm)
+            name, swizzled = ("staged", True) if whole else ("staged_rest", self.gemm.along_m)
+            self.stages[columns] = self._allocate_stages(name, columns, swizzle if swizzled else None)
 
     def _allocate_stages(self, name: str, columns: int, swizzle: Swizzle | None = None) -> Buffer:
         s, subtile = self.s, WGMMA_M * columns
@@ -137,15 +131,20 @@ class Epilogue:
     def _subtiles(self) -> list[_Subtile]:
         """All subtiles of a warpgroup, in the order in which they are stored."""
         return [
-            _Subtile(r, staged, atom)
+            _Subtile(r, columns, atom)
             for r in self.gemm.results
-            for staged in self.staged
+            for columns in self.staged
             for atom in range(self.s.atoms_m)
         ]
 
-    def load_first_sources(self, at: Mapping[str, Expr]) -> SourceRegisters:
-        """Begin to load the sources of the first subtile, while wgmma may still be under way."""
-        return self._load_sources(self._subtiles[0], at) if self.staged else {}
+    def allocate_first_sources(self) -> SourceRegisters:
+        """Allocate registers for the sources of the first subtile."""
+        return self._allocate_sources(self._subtiles[0]) if self.staged else {}
+
+    def load_first_sources(self, at: Mapping[str, Expr], held: SourceRegisters | None = None) -> SourceRegisters:
+        """Begin to load the sources of the first subtile, into ``held`` if given, while wgmma may still be under
+        way."""
+        return self._load_sources(self._subtiles[0], at, held) if self.staged else {}
 
     def store(self, accumulators: Accumulators, at: Mapping[str, Expr], sources: SourceRegisters) -> None:
         """Store all outputs of the warpgroup's rows, which begin at ``at`` (axis -> index). ``sources`` are those of
@@ -328,26 +327,34 @@ class Epilogue:
 
     # --- through shared memory
 
-    def _load_sources(self, subtile: _Subtile, at: Mapping[str, Expr]) -> SourceRegisters:
-        """Load what a subtile needs into registers: for every pair of columns, and for each half of the rows if it is
-        not the same for all rows."""
-        w, sources, columns = self.w, dict[Expr, Buffer](), subtile.staged.columns
-        for load in _sources(self.gemm, subtile.result):
+    def _allocate_sources(self, subtile: _Subtile) -> SourceRegisters:
+        """Allocate registers for what a subtile needs: for every pair of columns, and for each half of the rows if it
+        is not the same for all rows."""
+        pairs = len(subtile.columns) // 4
+        return {
+            load: self.w.allocate("source", (pairs * _halves(load),), load.buffer.dtype, MemoryScope.REGISTER)
+            for load in _sources(self.gemm, subtile.result)
+        }
+
+    def _load_sources(
+        self, subtile: _Subtile, at: Mapping[str, Expr], held: SourceRegisters | None = None
+    ) -> SourceRegisters:
+        """Load what a subtile needs into registers, ``held`` if given."""
+        w, sources = self.w, self._allocate_sources(subtile) if held is None else held
+        for load, registers in sources.items():
             halves = _halves(load)
-            shape = (columns // 4 * halves,)
-            sources[load] = w.allocate("source", shape, load.buffer.dtype, MemoryScope.REGISTER)
             with (
-                w.unrolled("source_pair", columns // 8) as pair,
+                w.unrolled("source_pair", len(subtile.columns) // 8) as pair,
                 w.unrolled("source_half", halves) as half,
             ):
                 value = vector_at(load, self._readable_position(subtile, at, pair, half), "n", 2)
-                w.store(sources[load], (Ramp(pair * (2 * halves) + half * 2, 1, 2),), value)
+                w.store(registers, (Ramp(pair * (2 * halves) + half * 2, 1, 2),), value)
         return sources
 
     def _readable_position(self, subtile: _Subtile, at: Mapping[str, Expr], pair: Expr, half: Expr) -> dict[str, Expr]:
         """Return where a pair of an output belongs. It is moved inside the result if other tensors are read there."""
         gemm = self.gemm
-        m, n = self._position(at, subtile.atom, pair + subtile.staged.first // 8, half)
+        m, n = self._position(at, subtile.atom, pair + subtile.columns.start // 8, half)
         if reads_sources(gemm, subtile.result):
             m, n = minimum(m, gemm.m_end - 1), minimum(n, index(gemm.n.extent - 2))
             inside = () if gemm.window is None else gemm.window.inside(m)
@@ -363,55 +370,55 @@ class Epilogue:
         number: int,
     ) -> None:
         """Compute a subtile, the ``number``-th of its tile, stage it, and store it."""
-        w, s, result, staged = self.w, self.s, subtile.result, subtile.staged
-        corner = {**at, "m": at["m"] + self._atom_row(subtile.atom), "n": at["n"] + staged.first}
+        w, s, result, columns = self.w, self.s, subtile.result, subtile.columns
+        corner = {**at, "m": at["m"] + self._atom_row(subtile.atom), "n": at["n"] + columns.start}
         with w.scope():
             output = self._computed(accumulators, subtile, at, sources)
             if self.stores_rows:
                 w.barrier(SyncScope.WARP)
-                self._stage(output, staged, 0)
+                self._stage(output, len(columns), 0)
                 w.barrier(SyncScope.WARP)
                 if self.gemm.along_pixels:
-                    self._store_staged_pixels(result, corner, staged)
+                    self._store_staged_pixels(result, corner, len(columns))
                 else:
-                    self._store_rows(result, corner, staged)
+                    self._store_rows(result, corner, len(columns))
                 return
             if number == 0 or number >= s.epilogue_stages:
                 with w.when(self.elected):
                     w.emit(TmaStoreWait(0 if number == 0 else s.epilogue_stages - 1))
                 w.barrier(SyncScope.WARPGROUP)
-            self._stage(output, staged, number % s.epilogue_stages)
+            self._stage(output, len(columns), number % s.epilogue_stages)
             w.emit(AsyncProxyFence())
             w.barrier(SyncScope.WARPGROUP)
             if self._interleaves:
                 corner["m"] = at["m"] + subtile.atom * WARP_ROWS
-            self._store_by_tma(result, corner, staged, number % s.epilogue_stages)
+            self._store_by_tma(result, corner, len(columns), number % s.epilogue_stages)
 
     def _computed(
         self, accumulators: Accumulators, subtile: _Subtile, at: Mapping[str, Expr], sources: SourceRegisters
     ) -> Buffer:
         """Return the outputs of a subtile that a thread holds, as stmatrix takes them."""
-        w, result, staged = self.w, subtile.result, subtile.staged
-        fragments = self._fragments(accumulators, subtile.atom, staged.first, staged.columns)
-        output = w.allocate("output", (staged.columns // 2,), result.tensor.dtype, MemoryScope.REGISTER)
-        with w.unrolled("output_pair", staged.columns // 8) as pair, w.unrolled("output_half", 2) as half:
+        w, result, columns = self.w, subtile.result, subtile.columns
+        fragments = self._fragments(accumulators, subtile.atom, columns.start, len(columns))
+        output = w.allocate("output", (len(columns) // 2,), result.tensor.dtype, MemoryScope.REGISTER)
+        with w.unrolled("output_pair", len(columns) // 8) as pair, w.unrolled("output_half", 2) as half:
             here = self._readable_position(subtile, at, pair, half)
             held = {load: (b, pair * 4 + half * 2 if _halves(load) == 2 else pair * 2) for load, b in sources.items()}
-            first = (pair + staged.first // 8) * 4 + half * 2
+            first = (pair + columns.start // 8) * 4 + half * 2
             value = self._value(fragments, first, result, here, 2, held)
             w.store(output, (Ramp(pair * 4 + half * 2, 1, 2),), value)
         return output
 
-    def _stage(self, output: Buffer, staged: _StagedColumns, stage: int) -> None:
+    def _stage(self, output: Buffer, columns: int, stage: int) -> None:
         """Put a subtile into a stage: 16 bits by stmatrix, matrices of 8 by 8, two below one another, two such pairs at
         once; 32 bits by pairs of columns."""
-        w, lane = self.w, self.lane
+        w, lane, staged = self.w, self.lane, self.stages[columns]
         if output.dtype.bits == 32:
-            with w.unrolled("staged_pair", staged.columns // 8) as pair, w.unrolled("half", 2) as half:
+            with w.unrolled("staged_pair", columns // 8) as pair, w.unrolled("half", 2) as half:
                 row = self.warp_in_group * WARP_ROWS + lane // 4 + half * 8
                 outer = (Broadcast(i, 2) for i in (self.warpgroup, index(stage), row))
-                columns = Ramp(pair * 8 + lane % 4 * 2, 1, 2)
-                w.store(staged.buffer, (*outer, columns), Load(output, (Ramp(pair * 4 + half * 2, 1, 2),)))
+                pair_columns = Ramp(pair * 8 + lane % 4 * 2, 1, 2)
+                w.store(staged, (*outer, pair_columns), Load(output, (Ramp(pair * 4 + half * 2, 1, 2),)))
             return
         turned = self.gemm.along_m
 
@@ -421,25 +428,25 @@ class Epilogue:
             sides = (column + lane % 8, row) if turned else (row + lane % 8, column)
             return self.warpgroup, index(stage), *sides
 
-        whole, rest = staged.columns // 16, staged.columns % 16
+        whole, rest = columns // 16, columns % 16
         if whole:
             with w.unrolled("matrix", whole) as matrix:
                 to = place(matrix * 16 + lane // 16 * 8)
-                w.emit(StoreMatrix(staged.buffer, to, output, (matrix * 8,), 4, turned))
+                w.emit(StoreMatrix(staged, to, output, (matrix * 8,), 4, turned))
         if rest:
-            w.emit(StoreMatrix(staged.buffer, place(index(whole * 16)), output, (index(whole * 8),), 2, turned))
+            w.emit(StoreMatrix(staged, place(index(whole * 16)), output, (index(whole * 8),), 2, turned))
 
-    def _store_by_tma(self, result: Result, at: Mapping[str, Expr], staged: _StagedColumns, stage: int) -> None:
-        w = self.w
+    def _store_by_tma(self, result: Result, at: Mapping[str, Expr], columns: int, stage: int) -> None:
+        w, staged = self.w, self.stages[columns]
         box = result_box(self.gemm, result)
         assert box is not None
-        if self._store_lines(box, at, staged, stage):
+        if self._store_lines(box, at, columns, stage):
             return
         whole = self._exists(at)
         if ROW_END in at:
             whole = at["m"] + WGMMA_M <= at[ROW_END]
             with w.when(at["m"] + WGMMA_M > at[ROW_END]):
-                self._store_vectors(result, at, staged, stage)
+                self._store_vectors(result, at, columns, stage)
         with w.when(self.elected):
             with w.when(whole):
                 parts = WARPGROUP_WARPS if self._interleaves else 1
@@ -447,8 +454,8 @@ class Epilogue:
                     place = {**at, "m": at["m"] + warp * self.s.atoms_m * WARP_ROWS} if warp else at
                     corner = tuple(vector_at(i, place, "n", 1) for i in box.indices)
                     source = (self.warpgroup, index(stage), index(warp * WARP_ROWS), index(0))
-                    extents = box.extents(staged.columns, parts)
-                    w.emit(TmaStore(box.tensor, corner, staged.buffer, source, extents))
+                    extents = box.extents(columns, parts)
+                    w.emit(TmaStore(box.tensor, corner, staged, source, extents))
             w.emit(TmaStoreCommit())  # a group for each subtile, so that waits know how many are under way
 
     def _exists(self, at: Mapping[str, Expr]) -> Expr | None:
@@ -459,67 +466,67 @@ class Epilogue:
         single = window is not None and bool(window.patch) and rows <= prod(window.patch)
         return at["m"] < rows if single and self.s.tile_m * self.s.cluster_m > rows else None
 
-    def _store_lines(self, box: ResultBox, at: Mapping[str, Expr], staged: _StagedColumns, stage: int) -> bool:
+    def _store_lines(self, box: ResultBox, at: Mapping[str, Expr], columns: int, stage: int) -> bool:
         """Store a subtile that has all columns of a result as whole lines of memory. False where it has none."""
-        lines = line_box(self.gemm, box, staged.columns)
+        lines = line_box(self.gemm, box, columns)
         if lines is None or ROW_END in at or self._interleaves:
             return False
-        w, here = self.w, at["m"] * staged.columns // lines.tensor.shape[-1]
+        w, here, staged = self.w, at["m"] * columns // lines.tensor.shape[-1], self.stages[columns]
         with w.when(self.elected):
             with w.when(at["n"] < self.gemm.n.extent):  # tiles of a cluster may lie beside the result
                 source = (self.warpgroup, index(stage), index(0), index(0))
-                w.emit(TmaStore(lines.tensor, (here, index(0)), staged.buffer, source, lines.rows))
+                w.emit(TmaStore(lines.tensor, (here, index(0)), staged, source, lines.rows))
             w.emit(TmaStoreCommit())
         return True
 
-    def _store_rows(self, result: Result, at: Mapping[str, Expr], staged: _StagedColumns) -> None:
+    def _store_rows(self, result: Result, at: Mapping[str, Expr], columns: int) -> None:
         """Each warp stores the 16 rows that it staged. Neighbouring lanes store neighbours, so that stores coalesce."""
-        w, gemm, s = self.w, self.gemm, self.s
+        w, gemm, s, staged = self.w, self.gemm, self.s, self.stages[columns]
         width = 2 if gemm.n.extent % 2 == 0 else 1
         many = self.several_tiles and s.atoms_m * s.tile_n // 2 <= FEW_ACCUMULATORS
         at_once = WARP_ROWS if many else WARP_ROWS // 4
         with w.loop("rows", WARP_ROWS // at_once) as rows, w.unrolled("row", at_once) as row:
             staged_row = self.warp_in_group * WARP_ROWS + rows * at_once + row
             m = at["m"] + staged_row
-            vectors = -(-staged.columns // (WARP_LANES * width))
+            vectors = -(-columns // (WARP_LANES * width))
             with w.when(*self._rows_inside(at, m)), w.unrolled("vector", vectors) as vector:
                 column = (vector * WARP_LANES + self.lane) * width
                 n = at["n"] + column
                 inside = [n < gemm.n.extent]
-                inside += [column < staged.columns] if staged.columns % (WARP_LANES * width) else []
+                inside += [column < columns] if columns % (WARP_LANES * width) else []
                 inside += [vector_at(i, {**at, "m": m, "n": n}, "n", 1) for i in result.inside]
                 with w.when(*inside):
                     source = (self.warpgroup, index(0), staged_row)
                     if width > 1:
-                        value = Load(staged.buffer, (*(Broadcast(i, width) for i in source), Ramp(column, 1, width)))
+                        value = Load(staged, (*(Broadcast(i, width) for i in source), Ramp(column, 1, width)))
                     else:
-                        value = Load(staged.buffer, (*source, column))
+                        value = Load(staged, (*source, column))
                     indices = [vector_at(i, {**at, "m": m, "n": n}, "n", width) for i in result.indices]
                     w.store(result.tensor, [i.value if isinstance(i, Broadcast) else i for i in indices], value)
 
-    def _store_staged_pixels(self, result: Result, at: Mapping[str, Expr], staged: _StagedColumns) -> None:
+    def _store_staged_pixels(self, result: Result, at: Mapping[str, Expr], columns: int) -> None:
         """Each warp stores the 16 pixels that it staged, by vectors of 16 bytes along the last dimension."""
-        w, gemm = self.w, self.gemm
+        w, gemm, staged = self.w, self.gemm, self.stages[columns]
         width = VECTOR_BYTES // result.tensor.dtype.bytes
         of_column = WARP_ROWS // width
-        with w.unrolled("pixel_vector", -(-staged.columns * of_column // WARP_LANES)) as number:
+        with w.unrolled("pixel_vector", -(-columns * of_column // WARP_LANES)) as number:
             vector = number * WARP_LANES + self.lane
             row, column = self.warp_in_group * WARP_ROWS + vector % of_column * width, vector // of_column
             m, n = at["m"] + row, at["n"] + column
             inside = [*self._rows_inside(at, m), n < gemm.n.extent]
-            inside += [column < staged.columns] if staged.columns * of_column % WARP_LANES else []
+            inside += [column < columns] if columns * of_column % WARP_LANES else []
             with w.when(*inside):
                 source = (Broadcast(i, width) for i in (self.warpgroup, index(0), column))
-                value = Load(staged.buffer, (*source, Ramp(row, 1, width)))
+                value = Load(staged, (*source, Ramp(row, 1, width)))
                 *outer, last = (vector_at(i, {**at, "m": m, "n": n}, "n", 1) for i in result.indices)
                 w.store(result.tensor, (*(Broadcast(i, width) for i in outer), Ramp(last, 1, width)), value)
 
-    def _store_vectors(self, result: Result, at: Mapping[str, Expr], staged: _StagedColumns, stage: int) -> None:
+    def _store_vectors(self, result: Result, at: Mapping[str, Expr], columns: int, stage: int) -> None:
         """Each warp stores those of the 16 rows that it staged that belong to the group of the tile, by vectors of 16
         bytes."""
-        w, gemm = self.w, self.gemm
+        w, gemm, staged = self.w, self.gemm, self.stages[columns]
         width = VECTOR_BYTES // result.tensor.dtype.bytes
-        of_row = staged.columns // width
+        of_row = columns // width
         with w.unrolled("row_vector", -(-WARP_ROWS * of_row // WARP_LANES)) as number:
             vector = number * WARP_LANES + self.lane
             row, column = self.warp_in_group * WARP_ROWS + vector // of_row, vector % of_row * width
@@ -528,7 +535,7 @@ class Epilogue:
             inside += [vector < WARP_ROWS * of_row] if WARP_ROWS * of_row % WARP_LANES else []
             with w.when(*inside):
                 source = (Broadcast(i, width) for i in (self.warpgroup, index(stage), row))
-                value = Load(staged.buffer, (*source, Ramp(column, 1, width)))
+                value = Load(staged, (*source, Ramp(column, 1, width)))
                 indices = [vector_at(i, {**at, "m": m, "n": n}, "n", width) for i in result.indices]
                 w.store(result.tensor, indices, value)
 

@@ -43,8 +43,9 @@ SHARED_LINE_CYCLES = 5
 all of them so many cycles."""
 STORE_CYCLES = 6
 """A row of 128 bytes takes so many cycles to store by TMA."""
-SUBTILE_CYCLES = 450
-"""From a warpgroup's last wgmma until it has staged a subtile, so many cycles pass."""
+SUBTILE_CYCLES, SINGLE_STAGE_CYCLES = 450, 500
+"""From a warpgroup's last wgmma until it has staged a subtile, so many cycles pass. Where there is a single stage, each
+further subtile waits so many cycles until TMA has read it."""
 EXCHANGE_CYCLES, EXCHANGE_BYTES_PER_CYCLE, IMAGE_EXCHANGE_BYTES_PER_CYCLE = 1200, 16, 24
 """With split-K, two barriers of the cluster take so many cycles, and each CTA reads so many bytes of partial sums in a
 cycle. Those of convolutions were fitted apart."""
@@ -240,8 +241,10 @@ def _storing(gemm: Gemm, sizes: GemmSizes[Ints]) -> EpilogueCycles:
     store = sizes.tile_m * sizes.tile_n * element / 128 * _store_cycles(gemm, sizes.epilogue_stages)
     together = sizes.tiles_per_iteration * sizes.active_ctas_per_sm
     exposed = np.where(together > 1, store / 4, store / sizes.split_k)
-    subtiles = np.where(sizes.split_k == 1, len(gemm.results) * epilogue_subtiles(gemm, sizes), 0)
-    return EpilogueCycles(exposed, SUBTILE_CYCLES * subtiles.astype(np.float64), np.zeros(len(store)))
+    subtiles = np.where(sizes.split_k == 1, len(gemm.results) * epilogue_subtiles(gemm, sizes), 0).astype(np.float64)
+    waits = np.where(sizes.epilogue_stages == 1, np.maximum(subtiles - 1, 0), 0) if can_store_by_tma(gemm) else 0.0
+    waiting = SINGLE_STAGE_CYCLES * waits
+    return EpilogueCycles(exposed + waiting, SUBTILE_CYCLES * subtiles + waiting, np.zeros(len(store)))
 
 
 def _arrival_cycles(sizes: GemmSizes[Ints], work: UnitCycles) -> Floats:

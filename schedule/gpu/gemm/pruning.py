@@ -5,17 +5,28 @@ from math import inf
 
 import numpy as np
 
+from ....core.target import Target
 from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS, WGMMA_M
 from ...problems.gemm import Gemm
 from ...space.columns import Bools, Floats, Ints
 from ...space.pruning import best_by_prior
+from ..occupancy import limits_of
 from .epilogue import spare_registers
 from .k_atoms import halo_taps
 from .mma_atom import promoted_k_atoms, wgmma_atom
 from .prior import further_requests, lines_read
 from .repack import uneven_operands
 from .result_box import can_store_by_tma
-from .sizes import GROUP_M, MMA_N, GemmSizes, b_along_k, epilogue_subtiles, keeps_columns, stores_tiles
+from .sizes import (
+    GROUP_M,
+    MMA_N,
+    GemmSizes,
+    b_along_k,
+    epilogue_stage_bytes,
+    epilogue_subtiles,
+    keeps_columns,
+    stores_tiles,
+)
 
 NARROW_BYTES = 64
 """A result with rows of so many bytes at most is narrow: what takes time is to load A."""
@@ -35,6 +46,7 @@ class GemmPruning:
     convolutions, ``close_if_other_types`` for operands that are no 16-bit floats, ``close_if_grouped`` for grouped
     products, whose tiles are not known, and ``close_if_reduced`` where rows are reduced.
     ``least_stages``: how many stages the pipeline has at least; two of several taps are enough.
+    ``few_stages``: up to how many stages a further one is worth more than a second stage of the epilogue.
     ``small_tile``, ``least_k_iters``: a larger ``k_atoms`` saves barriers, which is worth it where the elements of a
     tile times ``k_atoms`` are at most twice ``small_tile`` and at least so many k iterations are left.
     ``largest_split_tile``: up to how many elements of a tile split-K pays.
@@ -54,6 +66,7 @@ class GemmPruning:
     close_if_grouped: float = 1.25
     close_if_reduced: float = 1.15
     least_stages: int = 3
+    few_stages: int = 4
     small_tile: int = 64 * 128
     least_k_iters: int = 4
     largest_split_tile: int = 128 * 128
@@ -61,10 +74,10 @@ class GemmPruning:
     least_unit_k_iters: int = 8
     least_moved_accumulators: int = 96
 
-    def promising(self, gemm: Gemm, sizes: GemmSizes[Ints], prior: Floats, multiprocessors: int) -> Bools:
+    def promising(self, gemm: Gemm, target: Target, sizes: GemmSizes[Ints], prior: Floats) -> Bools:
         """Return which settings are worth a measurement, bool[n], given all that are legal. ``prior``: their
         seconds."""
-        usual = self._usual(gemm, sizes, multiprocessors)
+        usual = self._usual(gemm, sizes, target.threads) & self._stores_well(gemm, target, sizes)
         if not usual.any():
             return usual
         close = (
@@ -105,7 +118,20 @@ class GemmPruning:
         usual &= (s.group_m == GROUP_M[0]) | (s.tile_iterations > 1)
         if further_requests(gemm) > 0:  # where there is room for it, a resident B leaves as many stages
             usual &= (s.resident_b == 1) | ~keeps_columns(gemm, s) | (s.k_iters > s.stages)
-        return usual & _covers_closely(gemm, s) & _stores_well(gemm, s)
+        return usual & _covers_closely(gemm, s)
+
+    def _stores_well(self, gemm: Gemm, target: Target, s: GemmSizes[Ints]) -> Bools:
+        """Return whether results that TMA can store go through two stages of the epilogue. One is enough where that has
+        one subtile, or where another one would cost one of few stages of the pipeline. Rows of a sector or two may as
+        well be stored from registers."""
+        if not can_store_by_tma(gemm):
+            return np.ones(len(s.tile_m), dtype=bool)
+        spare = limits_of(target).shared_bytes_for(s.ctas_per_sm) - s.shared_bytes
+        short = (s.stages <= self.few_stages) & (spare < epilogue_stage_bytes(gemm, s.consumer_warpgroups, s.tile_n))
+        wanted = np.minimum(epilogue_subtiles(gemm, s), 2)
+        fits = (s.epilogue_stages == wanted) | ((s.epilogue_stages == 1) & short & (s.reuses_stages == 0))
+        result: Bools = ~stores_tiles(s) | fits
+        return result | (s.epilogue_stages == 0) if _is_narrow(gemm) else result
 
 
 def _covers_closely(gemm: Gemm, s: GemmSizes[Ints]) -> Bools:
@@ -119,15 +145,6 @@ def _covers_closely(gemm: Gemm, s: GemmSizes[Ints]) -> Bools:
         covers &= s.tile_n % (SWIZZLE_128B_ELEMENTS * s.cluster_m) == 0
     result: Bools = covers
     return result
-
-
-def _stores_well(gemm: Gemm, s: GemmSizes[Ints]) -> Bools:
-    """Return whether results that TMA can store go through two stages of the epilogue, or one if that has one
-    subtile. Rows of a sector or two may as well be stored from registers."""
-    if not can_store_by_tma(gemm):
-        return np.ones(len(s.tile_m), dtype=bool)
-    result: Bools = ~stores_tiles(s) | (s.epilogue_stages == np.minimum(epilogue_subtiles(gemm, s), 2))
-    return result | (s.epilogue_stages == 0) if _is_narrow(gemm) else result
 
 
 def _is_narrow(gemm: Gemm) -> bool:

@@ -43,7 +43,7 @@ KNOBS: tuple[Knob, ...] = (
     Knob("resident_b", (0, 1), "whether the columns of B that a CTA needs stay in shared memory for all of its tiles"),
 )
 """A new knob is also a field of ``GemmSizes``."""
-VERSION = 8
+VERSION = 9
 """The version of the sketch. It grows whenever knobs, legality or lowering change what a schedule means."""
 
 WARPGROUP_WARPS = WARPGROUP_THREADS // WARP_LANES
@@ -98,6 +98,8 @@ class GemmSizes(Generic[N]):
     ``stage_fills``: how often a CTA fills a stage in all.
     ``stages``, ``stage_bytes``: how many stages the pipeline has, and what each takes.
     ``b_stages``: how many B has: as many, or one for each k iteration where it is resident.
+    ``reuses_stages``: 1 where the epilogue stages results in the place of the stages of the pipeline, which the one
+    tile of a CTA leaves by then.
     ``shared_bytes``: how much shared memory a CTA takes.
     ``accumulator_registers``: how many registers of a consumer thread hold accumulators, promoted ones included.
     ``block_sum_registers``: how many of these hold block sums, which the epilogue does not need (``promotion``).
@@ -140,6 +142,7 @@ class GemmSizes(Generic[N]):
     stages: N
     stage_bytes: N
     b_stages: N
+    reuses_stages: N
     shared_bytes: N
     accumulator_registers: N
     block_sum_registers: N
@@ -314,7 +317,7 @@ def _registers(gemm: Gemm, target: Target, s: _Sizes) -> _Sizes:
 
 def _pipeline(gemm: Gemm, target: Target, s: _Sizes) -> _Sizes:
     """Return how many stages shared memory has room for beside what the epilogue and the barriers take."""
-    limits, tile_n = limits_of(target), s["tile_n"]
+    limits = limits_of(target)
     resident, columns = s["resident_b"] == 1, s["k_atoms"] * _stage_columns(gemm, s["mma_n"])
     lines = stage_lines(gemm, s["tile_m"], s["k_atoms"]) + np.where(resident, 0, columns)
     stage_bytes = LINE_BYTES * lines + 16
@@ -322,24 +325,25 @@ def _pipeline(gemm: Gemm, target: Target, s: _Sizes) -> _Sizes:
     if gemm.block_scales is not None:
         chunks = _ceil(s["tile_m"], SCALE_ROWS) + _ceil(s["mma_n"], SCALE_ROWS)
         stage_bytes = stage_bytes + CHUNK_BYTES * s["k_atoms"] * scale_groups(gemm) * chunks
-    side, element = subtile_columns(gemm), gemm.results[0].tensor.dtype.bytes
-    stored = stored_columns(gemm, tile_n)
-    staged = np.where(stored < side, 0, side) + stored % side  # whole subtiles share stages, and a rest has its own
-    epilogue_bytes = element * s["consumer_warpgroups"] * s["epilogue_stages"] * WGMMA_M * staged
-    # partial sums take the place of the stages
+    epilogue_bytes = s["epilogue_stages"] * epilogue_stage_bytes(gemm, s["consumer_warpgroups"], s["tile_n"])
+    one_tile = (s["tile_iterations"] * s["tiles_per_iteration"] == 1) & (s["unit_rounds"] == 0) & (s["split_k"] == 1)
+    reuses = one_tile & (s["epilogue_stages"] > 0) & (gemm.groups is None) & (not limits.tensor_columns)
+    # partial sums take the place of the stages, too
     partial_rows, of_row = partial_at(gemm, s["tile_m"], s["mma_n"])
     partial_bytes = np.where(s["split_k"] > 1, 4 * partial_rows * (of_row + partial_padding(gemm)), 0)
     barrier_bytes = BARRIER_BYTES + (TENSOR_MEMORY_BYTES if limits.tensor_columns else 0)
-    beside = resident_bytes + epilogue_bytes + barrier_bytes
+    beside = resident_bytes + barrier_bytes + np.where(reuses, 0, epilogue_bytes)
+    afterwards = np.maximum(partial_bytes, np.where(reuses, epilogue_bytes, 0))
     room = limits.shared_bytes_for(s["ctas_per_sm"]) - beside
     # beside a resident B, stages also keep further CTAs away, among which launches that overlap would be uneven
     fills = np.where(resident, MOST_STAGES, s["stage_fills"])
     stages = np.minimum(np.minimum(room // stage_bytes, fills), MOST_STAGES)
-    shared_bytes = np.maximum(np.maximum(stages, 1) * stage_bytes, partial_bytes) + beside
+    shared_bytes = np.maximum(np.maximum(stages, 1) * stage_bytes, afterwards) + beside
     return {
         "stages": stages,
         "stage_bytes": stage_bytes,
         "b_stages": np.where(resident, s["k_iters"], stages),
+        "reuses_stages": reuses.astype(np.int64),
         "shared_bytes": shared_bytes,
     }
 
@@ -391,6 +395,14 @@ def stored_columns(gemm: Gemm, tile_n: int | Ints) -> Ints:
     """Return how many columns of a tile the epilogue stages: those that the result has, in whole vectors of eight."""
     columns: Ints = np.minimum(np.asarray(tile_n, np.int64), -(-gemm.n.extent // 8) * 8)
     return columns
+
+
+def epilogue_stage_bytes(gemm: Gemm, consumer_warpgroups: Ints, tile_n: Ints) -> Ints:
+    """Return how many bytes an epilogue stage of all warpgroups takes. Whole subtiles share it, and a rest has its
+    own."""
+    side, stored = subtile_columns(gemm), stored_columns(gemm, tile_n)
+    staged: Ints = np.where(stored < side, 0, side) + stored % side
+    return gemm.results[0].tensor.dtype.bytes * consumer_warpgroups * WGMMA_M * staged
 
 
 def epilogue_subtiles(gemm: Gemm, sizes: GemmSizes[Ints]) -> Ints:

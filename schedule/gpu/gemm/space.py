@@ -94,7 +94,7 @@ class GemmPlan(GpuPlan):
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
         prior = self.prior_seconds(columns, peaks)
-        return PRUNING.promising(self.gemm, self.sizes(columns), prior, self.target.threads)
+        return PRUNING.promising(self.gemm, self.target, self.sizes(columns), prior)
 
     def derive(self, columns: Columns) -> Derived:
         s = self.sizes(columns)

@@ -46,7 +46,7 @@ WORTH = 0.98
 """A setting is tried whose prior is less than so many times the least of the product as it is."""
 MOST_COLUMNS = "how many columns, which are rows of the result, wgmma and a tile have at most; tiles share them evenly"
 FEW_SETTINGS = 12
-"""So many settings are tried where there is none."""
+"""So many settings are tried where fewer are that good."""
 
 
 @dataclass(frozen=True)
@@ -70,13 +70,13 @@ class SwappedPlan(GemmPlan):
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
         """Return what is worth a measurement and, by the prior, faster than any setting of the product as it is; a few
-        settings where nothing is."""
+        settings where hardly any is."""
         prior = self.prior_seconds(columns, peaks)
         kept = super().promising(columns, peaks) & self._stands_for_equals(columns)
         legal = np.all([rule.holds(columns) for rule in self.plain.constraints], axis=0)
         others = self.plain.prior_seconds(columns, peaks)[legal]
         faster: Bools = kept & (prior < WORTH * others.min(initial=np.inf))
-        return faster if faster.any() else best_by_prior(prior, kept, FEW_SETTINGS)
+        return faster if faster.sum() >= FEW_SETTINGS else best_by_prior(prior, kept, FEW_SETTINGS)
 
     def _stands_for_equals(self, columns: Columns) -> Bools:
         """Return whether ``mma_n`` is the largest of those that make tiles of its width."""
