@@ -148,20 +148,20 @@ def _shapes(rule: _Rule, gemm: Gemm) -> tuple[Constraint, ...]:
     if groups > 1 and b_along_k(gemm):
         rules.append(
             rule(
-                f"a tile has the filters of {groups} groups (mma_n is {gemm.n.extent}), and each of cluster_m CTAs "
-                "loads as many groups",
-                "mma_n cluster_m",
-                lambda s: (s.mma_n == gemm.n.extent) & (groups % s.cluster_m == 0),
+                f"a tile has the filters of {groups} groups (mma_n is {gemm.n.extent}, cluster_n is 1), and each of "
+                "cluster_m CTAs loads as many groups",
+                "mma_n cluster_m cluster_n",
+                lambda s: (s.mma_n == gemm.n.extent) & (s.cluster_n == 1) & (groups % s.cluster_m == 0),
             )
         )
     elif groups > 1:
         lines = SWIZZLE_128B_ELEMENTS // groups
         rules.append(
             rule(
-                f"a tile has the filters of {groups} groups (mma_n is {gemm.n.extent}), and each of cluster_m CTAs "
-                f"loads a multiple of 8 of their {lines} channels, the period of the swizzle",
-                "mma_n cluster_m",
-                lambda s: (s.mma_n == gemm.n.extent) & (lines % (8 * s.cluster_m) == 0),
+                f"a tile has the filters of {groups} groups (mma_n is {gemm.n.extent}, cluster_n is 1), and each of "
+                f"cluster_m CTAs loads a multiple of 8 of their {lines} channels, the period of the swizzle",
+                "mma_n cluster_m cluster_n",
+                lambda s: (s.mma_n == gemm.n.extent) & (s.cluster_n == 1) & (lines % (8 * s.cluster_m) == 0),
             )
         )
     if b_along_k(gemm):
