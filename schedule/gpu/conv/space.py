@@ -47,7 +47,7 @@ from .join import SWIZZLE_LINES, join_groups, joinable_groups
 from .row_taps import join_row_taps
 from .widen import widening_of
 
-VERSION = 3
+VERSION = 2
 """The version of the sketch. It grows whenever knobs, legality or lowering change what a schedule means."""
 
 K_ORDER = Knob(

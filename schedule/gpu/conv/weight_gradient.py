@@ -30,7 +30,7 @@ from ..gemm.space import ARCHITECTURE, CUDA_GEMM, QUANTITIES, GemmPlan
 from .join import SWIZZLE_LINES
 from .space import K_ORDER, ConvPlan, ConvPlans
 
-VERSION = 2
+VERSION = 1
 LEAST_SHARE = 0.5
 """Which share of the places of a tap is channels, and of 64 rows filters, at least."""
 VECTOR = 4

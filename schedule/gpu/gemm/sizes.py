@@ -43,7 +43,7 @@ KNOBS: tuple[Knob, ...] = (
     Knob("resident_b", (0, 1), "whether the columns of B that a CTA needs stay in shared memory for all of its tiles"),
 )
 """A new knob is also a field of ``GemmSizes``."""
-VERSION = 9
+VERSION = 8
 """The version of the sketch. It grows whenever knobs, legality or lowering change what a schedule means."""
 
 WARPGROUP_WARPS = WARPGROUP_THREADS // WARP_LANES
