@@ -14,7 +14,7 @@ from tests.golden import check_golden
 from tests.schedule.gpu.tiles import H200, WHOLE, assert_agrees, compiled, legal_schedule_of, schedule_of, workload_of
 from tests.sketch_agreement import assert_kernel_agrees
 from tilewright.codegen.backends import backend_for
-from tilewright.codegen.lowering import finish
+from tilewright.codegen.lowering import build_kernel, finish
 from tilewright.core.errors import IllegalSchedule
 from tilewright.core.policy import DEFAULT_POLICY
 from tilewright.core.schedule import Schedule
@@ -338,14 +338,52 @@ def test_places_in_a_row_are_loaded_as_one(case: str) -> None:
     check(workload, H200, schedule)
 
 
+BORDERED: dict[str, tuple[Workload, int, dict[str, Any]]] = {
+    "line": (conv1d(channels=16, length=40, batch=2, kernel=5, padding=2, bias=True), 5, {"pixels": "im2col"}),
+    "strided": (
+        conv2d(channels=24, height=9, width=22, kernel_h=5, kernel_w=5, padding=2, stride=2, activation="relu"),
+        5,
+        {"pixels": "im2col", "split_k": 1},
+    ),
+    "patches": (conv2d(channels=8, height=8, width=8, residual=True), 3, {"pixels": "1x8x8"}),
+    "halo, TF32": (
+        conv2d(channels=8, height=8, width=8, filters_first=True, dtype="float32", precision="tf32"),
+        3,
+        {"pixels": "halo_1x8x8"},
+    ),
+    "volume": (conv3d(channels=8, depth=3, height=5, width=9, padding=1), 3, {"pixels": "im2col"}),
+}
+
+
+@pytest.mark.parametrize("case", BORDERED)
+def test_rows_get_their_border_so_that_places_in_them_are_loaded_as_one(case: str) -> None:
+    workload, taps, knobs = BORDERED[case]
+    schedule = legal_schedule_of(SKETCH, workload, row_taps=taps, atoms_m=1, **knobs)
+    kernel = SKETCH.lower(workload, H200, schedule)
+    first, _ = kernel.launches
+    assert first.name == "border"
+    check(workload, H200, schedule)
+
+
+def test_a_border_is_worth_a_copy_where_channels_leave_rows_empty() -> None:
+    workload = conv2d(
+        batch=8, channels=24, height=112, width=112, filters=80, kernel_h=5, kernel_w=5, padding=2, stride=2
+    )
+    space = SKETCH.space(workload, H200)
+    assert space.prior_seconds is not None
+    assert space.column("row_taps")[int(space.prior_seconds.argmin())] == 5
+    kernel = SKETCH.lower(workload, H200, space.schedule(int(space.prior_seconds.argmin())))
+    assert all(r.spill_bytes == 0 for r in build_kernel(kernel, H200).resources.values())
+
+
 def test_places_in_a_row_stay_apart_where_some_are_missing_or_channels_fill_rows() -> None:
     def values(workload: Workload) -> set[object]:
         knobs = SKETCH.space(workload, H200, limit=64).knobs
         return {value for knob in knobs if knob.name == "row_taps" for value in knob.values}
 
     few = {"channels": 16, "padding": 0, "height": 10, "width": 10}
-    assert values(conv2d(**few)) == {1, 3}
-    for other in ({"padding": 1}, {"dilation": 2}, {"channels": 64}, {"groups": 2}):
+    assert values(conv2d(**few)) == {1, 3} == values(conv2d(**{**few, "padding": 1}))
+    for other in ({"dilation": 2}, {"channels": 64}, {"groups": 2}):
         assert not values(conv2d(**{**few, "filters": 64, **other}))
     narrow = conv2d(channels=8, height=6, width=18, padding=0, filters=24)
     knobs = dict(schedule_of(SKETCH, narrow).knobs) | {"pixels": "halo_2x4x8"}
