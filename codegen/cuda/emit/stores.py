@@ -1,8 +1,23 @@
 """Writes stores. What is only moved is copied as bits, in the widest accesses that both ends allow."""
 
+from ....core.dtypes import INDEX
 from ....ir.buffer import Buffer, MemoryScope
-from ....ir.expr import Binary, BinaryOp, Broadcast, Cast, ClusterLoad, Expr, Load, walk
+from ....ir.expr import (
+    Binary,
+    BinaryOp,
+    Broadcast,
+    Cast,
+    ClusterLoad,
+    Compare,
+    CompareOp,
+    Expr,
+    Load,
+    logical_and,
+    walk,
+)
+from ....ir.linear_form import LinearForm, linear_form
 from ....ir.stmt import Store
+from ...passes.conditions import conjuncts
 from .access import WIDEST_BYTES, divisibility, uniform_mask, vector_accesses, with_shared_divisions
 from .arithmetic import to_bits
 from .exact_halves import ExactHalves
@@ -145,8 +160,10 @@ def _copy_bits(emitter: ExpressionEmitter, stmt: Store, base: Expr, lanes: int) 
     mask = load.mask if isinstance(load, Load) else None
     scalar = None if mask is None else uniform_mask(mask)
     source = contiguous(load.indices, load.buffer)
-    if source is None or (mask is not None and scalar is None):
+    if source is None:
         return False
+    if mask is not None and scalar is None:
+        return isinstance(load, Load) and _copy_first(emitter, stmt.buffer, base, load, source.base)
     if isinstance(load, Load) and _is_unaligned(emitter.fn, load, source.base):
         if _copy_unaligned(emitter, stmt.buffer, base, load, source.base):
             return True
@@ -189,6 +206,48 @@ def _copy_unaligned(emitter: ExpressionEmitter, target: Buffer, base: Expr, load
         emitter.text.line(f"{fn.use('load_unaligned')}<{lanes // 2}>({words}, {source});")
         return True
     return False
+
+
+def _copy_first(emitter: ExpressionEmitter, target: Buffer, base: Expr, load: Load, first: Expr) -> bool:
+    """Copy the first elements of a vector, as many as its mask says, from any offset to registers; the others become
+    zeros. False for other targets, and where the mask may keep elements of the last chunk of the buffer, which may not
+    be whole."""
+    fn, chunk = emitter.fn, WIDEST_BYTES // load.buffer.dtype.bytes
+    readable = load.buffer.scope is MemoryScope.GLOBAL and load.buffer.name in fn.read_only
+    unaligned = load.lanes == chunk and divisibility(first) % chunk != 0
+    if not is_packed(target) or not readable or not unaligned or load.mask is None:
+        return False
+    if [size for _, size in vector_accesses([(target, base)], chunk)] != [WIDEST_BYTES]:
+        return False
+    tests, counts, offset_form = list[Expr](), list[Expr](), linear_form(first)
+    elements = load.buffer.elements
+    whole = elements if elements % chunk == 0 else None
+    for term in conjuncts(load.mask):
+        uniform, found = uniform_mask(term), _counted(term)
+        if uniform is not None:
+            tests.append(uniform)
+        elif found is None:
+            return False
+        elif (end := found + offset_form).is_constant and end.constant % chunk == 0:
+            whole = end.constant if whole is None else min(whole, end.constant)
+        else:
+            counts.append(found.to_expr())
+    if whole is None or whole > elements or len(counts) != 1:
+        return False
+    test = emitter.value(logical_and(*tests)).text if tests else "true"
+    at, count = offset_of_lane(emitter, load.buffer, first, 0).text, emitter.value(counts[0]).text
+    bits = f"{fn.use('load_unaligned_x8_first')}({fn.name_of(load.buffer.name)}, {at}, {test}, {count}, {whole})"
+    _store_bits(emitter, target, base, 0, WIDEST_BYTES, bits)
+    return True
+
+
+def _counted(term: Expr) -> LinearForm | None:
+    """Return how many lanes come first of which ``term`` holds, where it is ``begin + lane < end``; None for any other
+    condition. The number may be negative, or more than there are."""
+    if not isinstance(term, Compare) or term.op is not CompareOp.LT or term.a.dtype != INDEX:
+        return None
+    form = linear_form(term.b) - linear_form(term.a)
+    return form.base if form.is_strided and form.stride == -1 else None
 
 
 def _store_bits(emitter: ExpressionEmitter, buffer: Buffer, base: Expr, lane: int, size: int, bits: str) -> None:

@@ -156,6 +156,29 @@ template <typename I> $uint4 load_unaligned_x8(const unsigned short* from, I off
                     __funnelshift_r(x[2], x[3], odd), __funnelshift_r(x[3], x[4], odd));
 }"""
     ),
+    "load_unaligned_x8_first": DeviceFunction(
+        """// the first COUNT of the same elements, and zeros for the others, or for all where not ANY; what lies beyond
+// the last whole chunk, which ends at END, is not read and becomes zeros, too
+template <typename I> $uint4 load_unaligned_x8_first(const unsigned short* from, I offset, bool any, long long count,
+                                                     long long end) {
+  const uint4* chunks = reinterpret_cast<const uint4*>(from);
+  const uint4 a = ld_global_if(chunks + (offset >> 3), any && offset < end);
+  const uint4 b = ld_global_if(chunks + ((offset + 7) >> 3), any && offset + 7 < end);
+  const bool four = offset & 4, two = offset & 2;
+  const int odd = 16 * (offset & 1), there = (int)min(count, 8ll);
+  unsigned x[6] = {four ? a.z : a.x, four ? a.w : a.y, four ? b.x : a.z,
+                   four ? b.y : a.w, four ? b.z : b.x, four ? b.w : b.y};
+  #pragma unroll
+  for (int i = 0; i < 5; ++i) x[i] = two ? x[i + 1] : x[i];
+  #pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    x[i] = __funnelshift_r(x[i], x[i + 1], odd);
+    x[i] = there >= 2 * i + 2 ? x[i] : there == 2 * i + 1 ? x[i] & 0xffff : 0;
+  }
+  return make_uint4(x[0], x[1], x[2], x[3]);
+}""",
+        needs=("ld_global_if",),
+    ),
     "load_unaligned_x8_before": DeviceFunction(
         """// the same where chunks may reach beyond the last whole one, which ends at END: single elements there
 template <typename I> $uint4 load_unaligned_x8_before(const unsigned short* from, I offset, long long end) {

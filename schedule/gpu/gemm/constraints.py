@@ -19,9 +19,11 @@ from .epilogue import source_registers, spare_registers
 from .k_atoms import halo_taps, joined_groups
 from .mma_atom import promoted_k_atoms
 from .result_box import can_store_by_tma, can_store_staged_rows
+from .shifted_rows import is_shifted
 from .sizes import (
     GROUP_M,
     KNOBS,
+    REPACKED,
     GemmSizes,
     b_along_k,
     epilogue_subtiles,
@@ -57,7 +59,7 @@ PIXEL_ACCUMULATORS = 160
 TILE = "consumer_warpgroups ping_pong atoms_m mma_n"
 GRID = f"{TILE} cluster_m cluster_n split_k ctas_per_sm stream_k k_atoms"
 PIPELINE = f"{GRID} epilogue_stages resident_b"
-THREADS = "consumer_warpgroups producer_warpgroup ctas_per_sm"
+THREADS = f"consumer_warpgroups producer_warpgroup ctas_per_sm {REPACKED}"
 """The tile, the loops over tiles and k, the stages, and the threads of a multiprocessor follow from these knobs."""
 
 _Rule = Callable[[str, str, Callable[[GemmSizes[Ints]], Bools]], Constraint]
@@ -83,7 +85,26 @@ def gemm_constraints(gemm: Gemm, target: Target, knobs: Sequence[Knob] = KNOBS) 
         *_indivisible(rule, gemm),
         _epilogue(rule, gemm),
     )
+    if REPACKED in there:
+        rules = (*rules, *_shifted(rule, gemm))
     return tuple(r for r in (*rules, *_promotion(rule, gemm)) if r.knobs)
+
+
+def _shifted(rule: _Rule, gemm: Gemm) -> tuple[Constraint, ...]:
+    """Return what rows ask for that threads copy to shared memory."""
+    of_a, of_b = (is_shifted(gemm, axis, 0) for axis in "mn")
+    return (
+        rule(
+            "operands that are not repacked are copied by a producer_warpgroup",
+            f"{REPACKED} producer_warpgroup",
+            lambda s: (s.repacked == 1) | (s.producer_warpgroup == 1),
+        ),
+        rule(
+            "where they are not repacked, CTAs of a cluster do not share them: cluster_n is 1 for A, cluster_m for B",
+            f"{REPACKED} cluster_m cluster_n",
+            lambda s: (s.repacked == 1) | (((s.cluster_n == 1) | (not of_a)) & ((s.cluster_m == 1) | (not of_b))),
+        ),
+    )
 
 
 def _promotion(rule: _Rule, gemm: Gemm) -> tuple[Constraint, ...]:
@@ -243,7 +264,7 @@ def _accumulator_registers(rule: _Rule, gemm: Gemm) -> tuple[Constraint, ...]:
         rule(
             "a producer_warpgroup leaves each of the consumer_warpgroups more registers than an equal share",
             THREADS,
-            lambda s: (s.producer_warpgroup == 0) | (s.consumer_registers > s.launch_registers),
+            lambda s: (s.producer_warpgroup == 0) | (s.repacked == 0) | (s.consumer_registers > s.launch_registers),
         ),
         rule(
             f"the registers that a thread starts with hold mma_n / 2 accumulators of a wgmma and {MMA_REGISTERS} more",

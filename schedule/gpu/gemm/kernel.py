@@ -64,7 +64,7 @@ class _GemmKernelWriter:
     ) -> None:
         self.s, self.name, self.make_epilogue = sizes, name, epilogue
         self.w = FreshNameWriter(gemm.names)
-        self.gemm, self.workspace = prepare(self.w, gemm)
+        self.gemm, self.workspace = prepare(self.w, gemm) if sizes.repacked else (gemm, ())
         self.gemm, packed = pack_scales(self.w, self.gemm)
         self.workspace = (*self.workspace, *packed)
         s, self.atom, self.promoted = sizes, wgmma_atom(gemm), promoted_k_atoms(gemm)
@@ -255,8 +255,7 @@ class _GemmKernelWriter:
             else:
                 with w.loop("k_iter", s.k_iters) as k_iter:
                     fill = number * s.k_iters + k_iter
-                    with w.when(self.roles.produces), w.when(self.roles.elected):
-                        mainloop.load(loaded, k_iter, fill, mainloop.k_iterations.has_taps(loaded, k_iter))
+                    mainloop.load(loaded, k_iter, fill, mainloop.k_iterations.has_taps(loaded, k_iter))
                     with w.when(consumes):
                         exists = mainloop.k_iterations.has_taps(at, k_iter)
                         mainloop.multiply(accumulators, at, k_iter, fill, self._has_rows(at), exists)
@@ -325,8 +324,7 @@ class _GemmKernelWriter:
                     ragged = unit is not None or s.k_iters % size > 0
                     with w.when(begin + k_iter < count if ragged else None):
                         fill = fills_before + begin + k_iter
-                        with w.when(self.roles.produces), w.when(self.roles.elected):
-                            mainloop.load(at, first + begin + k_iter, fill)
+                        mainloop.load(at, first + begin + k_iter, fill)
                         with w.when(consumes):
                             if size > 1:
                                 mainloop.multiply(block_sums, at, k_iter, fill)
@@ -370,8 +368,7 @@ class _GemmKernelWriter:
         else:
             ragged = s.k_iters % s.unit_k_iters > 0
             with w.loop("k_iter", s.unit_k_iters) as k_iter, w.when(k_iter < unit.k_iters if ragged else None):
-                with w.when(self.roles.produces), w.when(self.roles.elected):
-                    mainloop.load(at, unit.first_k_iter + k_iter, unit.fills_before + k_iter)
+                mainloop.load(at, unit.first_k_iter + k_iter, unit.fills_before + k_iter)
                 with w.when(self.roles.consumes):
                     mainloop.multiply(accumulators, at, k_iter, unit.fills_before + k_iter)
         with w.when(self.roles.consumes):

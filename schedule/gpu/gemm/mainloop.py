@@ -20,6 +20,8 @@ from typing import Generic, TypeVar
 from ....core.dtypes import INDEX
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import WARP_LANES, Expr, Load, Select, Var, index, logical_and
+from ....ir.gpu.barrier import WARPGROUP_THREADS, SyncScope
+from ....ir.gpu.fence import AsyncProxyFence
 from ....ir.gpu.mbarrier import MbarrierArrive, MbarrierArriveExpectTx, MbarrierInit, MbarrierWait
 from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS, WGMMA_M, WarpgroupMma, WarpgroupMmaWait
 from ....ir.rewrite import free_variables
@@ -32,7 +34,8 @@ from .block_scales import allocate_scale_stages
 from .k_atoms import can_load_im2col, joined_groups, multiplied_k
 from .k_iterations import KIterations
 from .mma_atom import find_atom, pair_count, promoted_k_atoms, wgmma_atom
-from .operand_stages import NO_MULTICAST, Multicast, allocate_stages, multicast_mask
+from .operand_stages import NO_MULTICAST, Multicast, OperandStages, allocate_stages, multicast_mask
+from .shifted_rows import ShiftedStages, is_shifted, load_part, parts_of, registers_of, store_part
 from .sizes import WARPGROUP_WARPS, GemmSizes
 from .tile_scheduler import TileScheduler
 
@@ -88,11 +91,19 @@ class GemmMainloop(ABC, Generic[A]):
         self.barriers, self.tile, self.k_rank = barriers, tile, k_rank
         s = sizes
         self.atom = wgmma_atom(gemm)
-        self.a = allocate_stages(w, gemm, "m", s.tile_m, s.stages, s.k_atoms, self._multicast("m"), self._m_end)
-        self.b = allocate_stages(w, gemm, "n", s.tile_n, s.b_stages, s.k_atoms, self._multicast("n"), self._n_end)
+        self.a = self._allocate_stages("m", s.tile_m, s.stages, self._m_end)
+        self.b = self._allocate_stages("n", s.tile_n, s.b_stages, self._n_end)
         self.groups = joined_groups(gemm)
         self.scales = tuple(allocate_scale_stages(w, gemm, s.stages, s.k_atoms, s.tile_m, s.tile_n))
         self.k_iterations = KIterations(gemm, s, k_rank, (*self.a.loads, *self.b.loads))
+
+    def _allocate_stages(self, axis: str, extent: int, stages: int, end: int | Expr | None) -> OperandStages:
+        """Return the stages of the operand along ``axis``: of a kind that threads fill where its rows are uneven and
+        were not copied."""
+        shifted, k_atoms = is_shifted(self.gemm, axis, self.s.repacked), self.s.k_atoms
+        kind = ShiftedStages if shifted else OperandStages
+        end = None if shifted else end
+        return allocate_stages(self.w, self.gemm, axis, extent, stages, k_atoms, self._multicast(axis), end, kind)
 
     @property
     def _m_end(self) -> int | Expr | None:
@@ -126,7 +137,7 @@ class GemmMainloop(ABC, Generic[A]):
         """One thread does so, ahead of a barrier of the cluster."""
         s, w = self.s, self.w
         with w.loop("stage", s.stages) as stage:
-            w.emit(MbarrierInit(self.barriers.full, stage, 1))
+            w.emit(MbarrierInit(self.barriers.full, stage, self._fills))
             w.emit(MbarrierInit(self.barriers.empty, stage, self.releases * s.tiles_per_cluster))
 
     def prefetch(self, cluster: Expr) -> None:
@@ -154,13 +165,39 @@ class GemmMainloop(ABC, Generic[A]):
                             for box in operand.prefetch({**at, **self.k_iterations.place(k_iter, k_atom)}):
                                 w.emit(box)
 
+    @property
+    def _fills(self) -> int:
+        """How many arrivals fill a stage: of the thread that issues the loads of TMA, and of each warp that copies."""
+        return self._has_boxes + (WARPGROUP_WARPS if self._shifted else 0)
+
+    @property
+    def _shifted(self) -> list[ShiftedStages]:
+        """The operands that the threads of the producer copy."""
+        return [operand for operand in (self.a, self.b) if isinstance(operand, ShiftedStages)]
+
+    @property
+    def _has_boxes(self) -> bool:
+        """Whether TMA loads anything."""
+        return len(self._shifted) < 2 or bool(self.scales)
+
     def load(self, at: Mapping[str, Expr], k_iter: Expr, fill: Expr, exists: Expr | None = None) -> None:
-        """Issue the loads of a k iteration of the tile at ``at``, where there is anything to multiply (``exists``).
-        What lies outside of the tensors becomes zeros."""
+        """The producer fills a stage with a k iteration of the tile at ``at``, where there is anything to multiply
+        (``exists``). What lies outside of the tensors becomes zeros."""
+        w, roles = self.w, self.roles
+        empty = MbarrierWait(self.barriers.empty, fill % self.s.stages, index(1) - fill // self.s.stages % 2)
+        if not self._shifted:
+            with w.when(roles.produces), w.when(roles.elected):
+                w.emit(empty)
+                self._load_boxes(at, k_iter, fill, exists)
+            return
+        with w.when(roles.produces):
+            self._copy_rows(at, k_iter, fill, empty)
+
+    def _load_boxes(self, at: Mapping[str, Expr], k_iter: Expr, fill: Expr, exists: Expr | None) -> None:
+        """Issue the loads of TMA."""
         s, w, barriers = self.s, self.w, self.barriers
-        stage, parity = fill % s.stages, (fill // s.stages) % 2
-        w.emit(MbarrierWait(barriers.empty, stage, index(1) - parity))
-        first = fill < s.k_iters if s.resident_b else None
+        stage = fill % s.stages
+        first = self._brings_b(fill)
         of_b = self.b.arriving_bytes(at)
         if first is not None:
             of_b = Select(first, index(0) + of_b, index(0))
@@ -176,6 +213,44 @@ class GemmMainloop(ABC, Generic[A]):
                     self.b.load(w, fill, k_atom, here, barriers.full)
                 for scales in self.scales:
                     w.emit(scales.load(stage, k_atom, here, barriers.full))
+
+    def _brings_b(self, fill: Expr) -> Expr | None:
+        """Return whether a fill brings B; None where each does."""
+        return fill < self.s.k_iters if self.s.resident_b else None
+
+    def _copy_rows(self, at: Mapping[str, Expr], k_iter: Expr, fill: Expr, empty: MbarrierWait) -> None:
+        """All threads of the producer copy shifted rows to a stage, and one of them issues the loads of TMA. The first
+        loads are under way while the stage is not ``empty`` yet."""
+        s, w, roles = self.s, self.w, self.roles
+        thread, block = roles.thread % WARPGROUP_THREADS, self.k_iterations.block(at, k_iter)
+        atoms = [{**at, **self.k_iterations.place(block, n)} for n in range(s.k_atoms)]
+        waits, brings_b = True, self._brings_b(fill)
+        groups = (
+            [(None, self._shifted)]
+            if brings_b is None
+            else [(brings_b if operand is self.b else None, [operand]) for operand in self._shifted]
+        )
+        for brings, operands in groups:
+            boxes = [
+                box for operand in operands for n, here in enumerate(atoms) for box in operand.boxes(fill, n, here)
+            ]
+            for part in parts_of(boxes, s.held_vectors):
+                with w.scope():
+                    moved = registers_of(w, part)
+                    with w.when(brings):
+                        load_part(w, part, moved, thread)
+                    if waits:
+                        w.emit(empty)
+                        if self._has_boxes:
+                            with w.when(roles.elected):
+                                self._load_boxes(at, k_iter, fill, None)
+                    waits = False
+                    with w.when(brings):
+                        store_part(w, part, moved, thread)
+        w.emit(AsyncProxyFence())
+        w.barrier(SyncScope.WARP)
+        with w.when(roles.first_lane):
+            w.emit(MbarrierArrive(self.barriers.full, fill % s.stages))
 
     @property
     @abstractmethod

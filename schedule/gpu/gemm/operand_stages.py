@@ -209,11 +209,12 @@ def allocate_stages(
     k_atoms: int,
     multicast: Multicast,
     end: int | Expr | None,
+    kind: type[OperandStages] = OperandStages,
 ) -> OperandStages:
     """Return the stages of the operand along ``axis``: of A, or of all B, which must lie the same way. Where groups of
     columns are joined, each has a part of k alone: what lies along its own axis has all groups side by side, so that an
     atom has fewer places of k; what lies along k has whole rows. ``end``: how many places the axis has, where tiles may
-    go beyond the last one."""
+    go beyond the last one. ``kind``: how the stages are filled."""
     atom, window = wgmma_atom(gemm), gemm.window if axis == "m" else gemm.b_window
     if axis == "m" and gemm.b_window is not None and gemm.b_window.patch:
         window = replace(gemm.b_window, taps=(1,) * len(gemm.b_window.taps))
@@ -236,7 +237,7 @@ def allocate_stages(
     layout = Layout((k_atoms * k_atom, k_atom, *strides), tma_swizzle(dtype))
     buffer = w.allocate(name, (stages, k_atoms, *shape), dtype, MemoryScope.SHARED, layout)
     end = end if along_k and window is None and groups == 1 else None
-    return OperandStages(buffer, loads, axis, extent, along_k, multicast, window, groups, end)
+    return kind(buffer, loads, axis, extent, along_k, multicast, window, groups, end)
 
 
 def multicast_mask(first: Expr, firsts: Iterable[int], distances: Iterable[int]) -> Expr:

@@ -7,15 +7,18 @@ from math import gcd, prod
 import numpy as np
 
 from ....ir.buffer import Buffer
+from ....ir.gpu.barrier import WARPGROUP_THREADS
 from ....ir.gpu.wgmma import LINE_BYTES, SWIZZLE_128B_ELEMENTS, WGMMA_M
 from ...problems.gemm import Gemm, Operand
 from ...space.columns import Floats, Ints
 from ..peaks import GpuPeaks, UnitCycles
+from ..tma_view import operand_view
 from .k_atoms import joined_groups, multiplied_k, stage_lines, tap_share
 from .mma_atom import is_packed, promoted_k_atoms, splitting, wgmma_atom
-from .repack import uneven_operands
+from .repack import ROW_ALIGNMENT_BYTES, uneven_operands
 from .result_box import can_store_by_tma
-from .sizes import GemmSizes, b_along_k, epilogue_subtiles, scale_products
+from .shifted_rows import LINE_VECTORS, is_shifted
+from .sizes import GemmSizes, b_along_k, epilogue_subtiles, scale_products, stage_columns
 
 # Factors and cycles that were fitted to kernels timed on an H200. They are counted in cycles of a multiprocessor, so
 # that they scale with the clock of the device at hand.
@@ -61,6 +64,14 @@ REPACK_CYCLES, REPACKED_BYTES_PER_CYCLE = 3500, 9
 """The launch that repacks operands takes so many cycles, and a multiprocessor copies so many bytes in each further
 one."""
 
+SHIFTED_INSTRUCTIONS, ISSUED_LANES = 41, 128
+"""Threads that shift rows need so many instructions for a vector of 16 bytes (from compiled kernels), of which a
+multiprocessor issues those of so many lanes in a cycle."""
+SECTOR_BYTES = 32
+"""Loads of threads bring so many bytes at least."""
+SHIFTED_LATENCY_CYCLES = 1000
+"""They wait so long for what they have loaded at once (an estimate)."""
+
 
 def unit_cycles(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> UnitCycles:
     """Return what a k iteration asks of the tensor cores, of shared memory (TMA writes and wgmma reads), and of L2."""
@@ -69,11 +80,12 @@ def unit_cycles(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> UnitCycl
     block_k = sizes.k_atoms * multiplied_k(gemm)
     columns = mma_n // joined_groups(gemm)  # that a place of k is multiplied with
     read = tile_m // WGMMA_M * (WGMMA_M + columns) * block_k * element
-    rows = np.asarray(tile_m * block_k * element * lines_read(gemm, gemm.a), np.float64)
+    lines_of_a, lines_of_b = (_lines_read(gemm, axis, sizes) for axis in "mn")
+    rows = np.asarray(tile_m * block_k * element * lines_of_a, np.float64)
     if gemm.window is not None:
         rows = np.asarray(stage_lines(gemm, tile_m, sizes.k_atoms), np.float64) * (LINE_BYTES * _lines_of_a_row(gemm))
     loaded = 1 / np.where(sizes.resident_b == 1, sizes.tile_iterations, 1)
-    a, b = rows / sizes.cluster_n, columns / sizes.cluster_m * block_k * element * loaded * lines_read(gemm, gemm.b)
+    a, b = rows / sizes.cluster_n, columns / sizes.cluster_m * block_k * element * loaded * lines_of_b
     if gemm.b_window is not None and gemm.b_window.halo is not None:
         b = np.asarray(sizes.k_atoms * gemm.b_window.patch_lines * LINE_BYTES, np.float64)
     share = _multiplied_share(gemm, sizes)
@@ -84,9 +96,32 @@ def unit_cycles(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> UnitCycl
     arriving = a / of_a**shared + b / of_b**shared
     return UnitCycles(
         mma=2 * tile_m * columns * block_k * share / flops_per_cycle(gemm, peaks),
-        shared=(read * share + sizes.stage_bytes) / peaks.shared_bytes_per_cycle,
+        shared=(read * share + sizes.stage_bytes + _loaded_twice(gemm, sizes)) / peaks.shared_bytes_per_cycle,
         l2=np.maximum(arriving / peaks.l2_bytes_per_cycle, distinct / DISTINCT_BYTES_PER_CYCLE),
     )
+
+
+def _shifted_vectors(gemm: Gemm, sizes: GemmSizes[Ints]) -> Ints:
+    """Return how many vectors of 16 bytes threads shift for a stage: of those operands whose rows begin anywhere."""
+    lines = np.where(is_shifted(gemm, "m", 0), sizes.tile_m, 0)
+    if is_shifted(gemm, "n", 0):
+        lines = lines + np.where(sizes.resident_b == 1, 0, stage_columns(gemm, sizes.mma_n))
+    vectors: Ints = np.where(sizes.repacked == 1, 0, lines * sizes.k_atoms * LINE_VECTORS)
+    return vectors
+
+
+def _loaded_twice(gemm: Gemm, sizes: GemmSizes[Ints]) -> Ints:
+    """Return how many bytes threads load by way of L1 to shift rows: two vectors for each."""
+    return 2 * ROW_ALIGNMENT_BYTES * _shifted_vectors(gemm, sizes)
+
+
+def _shifting_cycles(gemm: Gemm, sizes: GemmSizes[Ints]) -> Floats:
+    """Return how many cycles the threads of a producer take to shift the rows of a stage. They wait for each part of
+    it, while other CTAs work."""
+    vectors = _shifted_vectors(gemm, sizes)
+    waits = SHIFTED_LATENCY_CYCLES * -(-vectors // (WARPGROUP_THREADS * sizes.held_vectors))
+    cycles: Floats = waits / sizes.active_ctas_per_sm + vectors * (SHIFTED_INSTRUCTIONS / ISSUED_LANES)
+    return cycles
 
 
 def _readers(gemm: Gemm, sizes: GemmSizes[Ints]) -> tuple[Floats, Floats]:
@@ -126,6 +161,17 @@ def _multiplied_share(gemm: Gemm, sizes: GemmSizes[Ints]) -> Floats:
     multiplied = gemm.groups.likely_tiles(rows, of_warpgroup) * of_warpgroup
     share: Floats = multiplied / (gemm.groups.likely_tiles(rows, of_tile) * of_tile)
     return share
+
+
+def _lines_read(gemm: Gemm, axis: str, sizes: GemmSizes[Ints]) -> Floats:
+    """Return ``lines_read`` of an operand in each setting. Threads that shift rows ask for sectors, not lines."""
+    operand = gemm.a if axis == "m" else gemm.b
+    shifted = 1.0
+    if operand.load is not None and is_shifted(gemm, axis, 0):
+        tensor = operand_view(operand.load).buffer
+        begins = gcd(SECTOR_BYTES, *(stride * tensor.dtype.bytes for stride in tensor.strides[:-1]))
+        shifted += (SECTOR_BYTES - begins) / LINE_BYTES
+    return np.where(sizes.repacked == 1, lines_read(gemm, operand), shifted)
 
 
 def lines_read(gemm: Gemm, operand: Operand) -> float:
@@ -209,16 +255,19 @@ def prior_seconds(
     """Return the estimated time of each setting in seconds. ``epilogue``: what that of a tile takes, where it is
     anything else than to store results.
 
-    k iteration = joined(tensor cores, shared memory, L2, arrival of stages) + barriers, of those that have a tap
+    k iteration = joined(tensor cores, shared memory, L2, arrival of stages, shifts of rows) + barriers,
+                  of those that have a tap
     tile        = max(k iterations + epilogue, (k iterations + staging) / tiles of a multiprocessor at once,
                       what units take for the epilogue)
     busy        = tiles of a multiprocessor x tile + adding up partial sums
-    time        = launch + packing + joined(busy, reading all that is multiplied and writing all outputs once
+    time        = launch + packing + repacking
+                + joined(busy, reading all that is multiplied and writing all outputs once
                                                   + lines of B that are asked for again and again)
     """
     work = unit_cycles(gemm, sizes, peaks)
-    packing, memory = _memory_cycles(gemm, peaks)
-    iteration = joined(work.mma, work.l2, work.shared, _arrival_cycles(sizes, work))
+    packing, repacking, memory = _memory_cycles(gemm, peaks)
+    shifting = _shifting_cycles(gemm, sizes) if gemm.window is None else 0.0
+    iteration = joined(work.mma, work.l2, work.shared, _arrival_cycles(sizes, work), shifting)
     iteration *= np.where(sizes.consumer_warpgroups == 3, THREE_WARPGROUPS, 1.0)
     iteration *= np.where(sizes.cluster_n > sizes.cluster_m, WIDE_CLUSTER, 1.0)
     iteration += K_ITERATION_CYCLES / sizes.active_ctas_per_sm
@@ -231,7 +280,9 @@ def prior_seconds(
     tile = np.maximum(tile, taken.least)
     busy = tiles_per_sm(sizes) * tile + _reduction_cycles(gemm, sizes, peaks)
     served = memory + _shared_line_cycles(gemm, sizes)
-    seconds: Floats = peaks.launch_seconds + (packing + joined(busy, served)) / peaks.clock_hz
+    seconds: Floats = (
+        peaks.launch_seconds + (packing + repacking * sizes.repacked + joined(busy, served)) / peaks.clock_hz
+    )
     return seconds
 
 
@@ -271,17 +322,17 @@ def _reduction_cycles(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> Fl
     return cycles
 
 
-def _memory_cycles(gemm: Gemm, peaks: GpuPeaks) -> tuple[float, float]:
-    """Return how many cycles it takes to pack and repack operands, and to read all that is multiplied and write all
-    outputs once."""
+def _memory_cycles(gemm: Gemm, peaks: GpuPeaks) -> tuple[float, float, float]:
+    """Return how many cycles it takes to pack operands, to repack them, and to read all that is multiplied and write
+    all outputs once."""
     loads = {o.load.buffer.name: o.load.buffer for o in (gemm.a, *gemm.all_b) if o.load and is_packed(gemm, o)}
     planes, element = max(splitting(gemm).planes, 1), wgmma_atom(gemm).a.bytes
     before, packed = sum(b.bytes for b in loads.values()), sum(b.elements for b in loads.values()) * planes * element
     moved = sum(b.bytes for b in (*gemm.inputs, *(r.tensor for r in gemm.results if gemm.stored))) - before + packed
     packing = len(loads) * PACK_CYCLES + (before + packed) / peaks.memory_bytes_per_cycle
-    if gemm.window is None and gemm.b_window is None:
-        packing += repack_cycles(uneven_operands(gemm, as_views=True), peaks)
-    return packing, moved / peaks.memory_bytes_per_cycle
+    plain = gemm.window is None and gemm.b_window is None
+    repacking = repack_cycles(uneven_operands(gemm, as_views=True), peaks) if plain else 0.0
+    return packing, repacking, moved / peaks.memory_bytes_per_cycle
 
 
 def repack_cycles(uneven: Sequence[Buffer], peaks: GpuPeaks) -> float:

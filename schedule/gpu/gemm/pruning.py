@@ -106,10 +106,10 @@ class GemmPruning:
         takes_turns = (s.consumer_warpgroups == 2) | (not gemm.stored)  # three where the epilogue is long
         usual &= (s.ping_pong == 0) | (takes_turns & alone & (s.cluster_tiles > multiprocessors))
         moved = (s.consumer_warpgroups == 2) & (s.accumulator_registers >= self.least_moved_accumulators)
-        usual &= (s.producer_warpgroup == 0) | (alone & moved)
+        usual &= (s.producer_warpgroup == 0) | (alone & moved) | (s.repacked == 0)
         usual &= (s.split_k == 1) | (alone & (elements <= self.largest_split_tile) & (s.k_iters >= 2))
         small = (elements * s.k_atoms <= 2 * self.small_tile) & (_is_narrow(gemm) | (s.k_iters >= self.least_k_iters))
-        usual &= (s.k_atoms == halo_taps(gemm)) | small
+        usual &= (s.k_atoms == halo_taps(gemm)) | small | (s.repacked == 0)
         # stream-K pays where CTAs would otherwise wait for the last ones
         uneven = (s.cluster_tiles % multiprocessors != 0) & (s.cluster_tiles > 1)
         usual &= (s.stream_k == 0) | (uneven & (s.unit_rounds > 0) & (s.unit_k_iters >= self.least_unit_k_iters))

@@ -1,6 +1,6 @@
 """Operands whose rows TMA cannot load are repacked first: a launch copies them to rows at multiples of 16 bytes.
 
-The rest of each row is filled with zeros.
+The rest of each row is filled with zeros. Threads may bring 16-bit floats to shared memory instead (``shifted_rows``).
 
 A view of every s-th row, with strides of whole multiples of 16 bytes, does not spare the copy: its rows still begin
 between such multiples, and no box of TMA may (``ir.gpu.tma``).
@@ -35,7 +35,12 @@ def uneven_operands(gemm: Gemm, *, as_views: bool = False) -> tuple[Buffer, ...]
         operands = [o for o in operands if not is_packed(gemm, o)]
     loads = [load for o in operands if (load := _loaded(gemm, o, as_views)) is not None]
     tensors = {load.buffer.name: load.buffer for load in loads}
-    return tuple(t for t in tensors.values() if any(s * t.dtype.bytes % ROW_ALIGNMENT_BYTES for s in t.strides[:-1]))
+    return tuple(t for t in tensors.values() if has_uneven_rows(t))
+
+
+def has_uneven_rows(tensor: Buffer) -> bool:
+    """Return whether rows of a tensor begin elsewhere than at multiples of 16 bytes."""
+    return any(s * tensor.dtype.bytes % ROW_ALIGNMENT_BYTES for s in tensor.strides[:-1])
 
 
 def repack(w: FreshNameWriter, gemm: Gemm, *, as_views: bool = False) -> tuple[Gemm, tuple[Buffer, ...]]:

@@ -43,6 +43,9 @@ KNOBS: tuple[Knob, ...] = (
     Knob("resident_b", (0, 1), "whether the columns of B that a CTA needs stay in shared memory for all of its tiles"),
 )
 """A new knob is also a field of ``GemmSizes``."""
+REPACKED = "repacked"
+"""Only products that TMA cannot load as they are have this knob: whether their operands are copied first, or shifted on
+their way to shared memory (``shifted_rows``)."""
 VERSION = 8
 """The version of the sketch. It grows whenever knobs, legality or lowering change what a schedule means."""
 
@@ -62,6 +65,9 @@ UNIT_STORE_K_ITERS = 8
 """To store the partial sums of a unit, and to add them up, takes about as long as so many k iterations."""
 PRODUCER_REGISTERS = 40
 """A thread of a producer warpgroup keeps so many registers."""
+COPY_REGISTERS, VECTOR_REGISTERS, MOST_HELD = 48, 8, 16
+"""A thread that copies rows has so many registers for each vector of 16 bytes that it holds, of MOST_HELD at most, and
+so many for addresses and masks (from compiled kernels)."""
 MOST_CONSUMER_REGISTERS = 240
 """``setmaxnreg`` gives a consumer thread so many registers at most."""
 REGISTERS = 512
@@ -106,6 +112,7 @@ class GemmSizes(Generic[N]):
     ``launch_registers``: how many registers a thread has at most when the CTA starts.
     ``consumer_registers``: how many ``setmaxnreg`` gives a consumer thread; 0 where registers stay as they are.
     ``registers``: how many a consumer thread has in the end.
+    ``held_vectors``: how many vectors of 16 bytes a thread that copies rows loads before it stores the first of them.
     ``tensor_columns``: how many columns of tensor memory a CTA allocates for accumulators; 0 where they lie in
     registers. In registers there is then what the epilogue loads at once.
     ``scale_columns``: how many columns it allocates for scales of blocks.
@@ -125,6 +132,7 @@ class GemmSizes(Generic[N]):
     stream_k: N
     epilogue_stages: N
     resident_b: N
+    repacked: N
     accumulators: N
     tiles_per_iteration: N
     tile_m: N
@@ -149,6 +157,7 @@ class GemmSizes(Generic[N]):
     launch_registers: N
     consumer_registers: N
     registers: N
+    held_vectors: N
     tensor_columns: N
     scale_columns: N
 
@@ -204,6 +213,8 @@ class _SizesInParts(GemmSizes[Ints]):
 def gemm_sizes(gemm: Gemm, target: Target, columns: Columns) -> GemmSizes[Ints]:
     """Return the sizes of all settings in ``columns``."""
     knobs = {knob.name: columns.ints(knob.name) for knob in KNOBS}
+    has_choice = any(knob.name == REPACKED for knob in columns.knobs)
+    knobs[REPACKED] = columns.ints(REPACKED) if has_choice else np.ones(len(columns), np.int64)
     knobs["k_atoms"] = knobs["k_atoms"] * halo_taps(gemm)
     if gemm.along_m and gemm.window is None and gemm.b_window is None:  # sides are swapped
         knobs["mma_n"] = even_mma_n(gemm.n.extent, knobs["mma_n"])
@@ -291,6 +302,7 @@ def shared_tiles(tiles: Ints, k_iters: Ints, ctas: Ints, *, most_units: int = MO
 def _registers(gemm: Gemm, target: Target, s: _Sizes) -> _Sizes:
     """Return how many threads a CTA has, what registers they have, and what columns of tensor memory."""
     consumers, ctas_per_sm, has_producers = s["consumer_warpgroups"], s["ctas_per_sm"], s["producer_warpgroup"] == 1
+    moves_registers = has_producers & (s[REPACKED] == 1)  # threads that copy need theirs
     threads = WARPGROUP_THREADS * consumers + np.where(has_producers, WARPGROUP_THREADS, WARP_LANES)
     launch_registers = _equal_share(threads * ctas_per_sm)
     pool = (consumers + 1) * _equal_share((consumers + 1) * WARPGROUP_THREADS * ctas_per_sm)
@@ -308,8 +320,9 @@ def _registers(gemm: Gemm, target: Target, s: _Sizes) -> _Sizes:
         "accumulator_registers": accumulator_registers,
         "block_sum_registers": block_sums * s["mma_n"] // 2,
         "launch_registers": launch_registers,
-        "consumer_registers": np.where(has_producers, most, 0),
-        "registers": np.where(has_producers, most, launch_registers),
+        "consumer_registers": np.where(moves_registers, most, 0),
+        "registers": np.where(moves_registers, most, launch_registers),
+        "held_vectors": np.clip((launch_registers - COPY_REGISTERS) // VECTOR_REGISTERS // 4 * 4, 2, MOST_HELD),
         "tensor_columns": tensor_columns,
         "scale_columns": scale_columns,
     }
@@ -318,7 +331,7 @@ def _registers(gemm: Gemm, target: Target, s: _Sizes) -> _Sizes:
 def _pipeline(gemm: Gemm, target: Target, s: _Sizes) -> _Sizes:
     """Return how many stages shared memory has room for beside what the epilogue and the barriers take."""
     limits = limits_of(target)
-    resident, columns = s["resident_b"] == 1, s["k_atoms"] * _stage_columns(gemm, s["mma_n"])
+    resident, columns = s["resident_b"] == 1, s["k_atoms"] * stage_columns(gemm, s["mma_n"])
     lines = stage_lines(gemm, s["tile_m"], s["k_atoms"]) + np.where(resident, 0, columns)
     stage_bytes = LINE_BYTES * lines + 16
     resident_bytes = np.where(resident, LINE_BYTES * columns * s["k_iters"], 0)
@@ -422,7 +435,7 @@ def b_along_k(gemm: Gemm) -> bool:
     return is_packed(gemm, gemm.b) or operand_view(gemm.b.load).indices[-1] == Var("k")
 
 
-def _stage_columns(gemm: Gemm, mma_n: Ints) -> Ints:
+def stage_columns(gemm: Gemm, mma_n: Ints) -> Ints:
     """Return how many columns of B a stage holds for each place of k. They are whole swizzled rows where B lies along
     ``n``, some of which overlap where taps read from one patch of pixels. Of several groups, each column has a part of
     k alone."""

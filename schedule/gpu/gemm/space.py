@@ -39,7 +39,8 @@ from .mma_atom import find_atom, is_packed
 from .prior import prior_seconds, tiles_per_sm, unit_cycles, wave_efficiency
 from .pruning import GemmPruning
 from .repack import uneven_operands
-from .sizes import KNOBS, VERSION, GemmSizes, gemm_sizes
+from .shifted_rows import can_shift
+from .sizes import KNOBS, REPACKED, VERSION, GemmSizes, gemm_sizes
 
 ARCHITECTURE = "sm_90a"
 PRUNING = GemmPruning()
@@ -74,12 +75,21 @@ class GemmPlan(GpuPlan):
 
     @property
     def _repacked(self) -> tuple[Knob, ...]:
-        """This knob is no choice. It says in the schedule why there is a launch before the product."""
+        """This knob is a choice where threads can copy the rows. Elsewhere it says in the schedule why there is a
+        launch before the product."""
         uneven = uneven_operands(self.gemm, as_views=True)
         if not uneven:
             return ()
         rows = " and ".join(f"rows of {b.name} begin every {b.shape[-1] * b.dtype.bytes} bytes" for b in uneven)
-        return (Knob("repacked", (1,), f"operands are repacked first: TMA needs multiples of 16 bytes, {rows}"),)
+        why = f"TMA needs multiples of 16 bytes, {rows}"
+        if self._may_shift:
+            return (Knob(REPACKED, (1, 0), f"whether operands are repacked first, or threads shift them: {why}"),)
+        return (Knob(REPACKED, (1,), f"operands are repacked first: {why}"),)
+
+    @property
+    def _may_shift(self) -> bool:
+        """Whether a producer warpgroup may copy operands."""
+        return any(knob.name == "producer_warpgroup" for knob in self.chosen) and can_shift(self.gemm)
 
     @derived_once
     def sizes(self, columns: Columns) -> GemmSizes[Ints]:
@@ -87,7 +97,7 @@ class GemmPlan(GpuPlan):
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
-        return gemm_constraints(self.gemm, self.target, self.chosen)
+        return gemm_constraints(self.gemm, self.target, self.knobs)
 
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> Floats:
         return prior_seconds(self.gemm, self.sizes(columns), gpu_peaks(self.target, peaks))

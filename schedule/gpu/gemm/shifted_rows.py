@@ -1,0 +1,210 @@
+"""Operands whose rows begin anywhere in memory, on their way through shared memory without a copy of them.
+
+TMA loads rows that begin at multiples of 16 bytes alone. The threads of a producer warpgroup load others to registers,
+in shifted vectors of 16 bytes, and store these to the stage as TMA would have:
+
+    load what is inside of the tensor of a part of the stage          (many loads are under way at once)
+    wait until the stage is empty
+    store it, load and store the further parts
+    fence it for wgmma, and arrive at the full barrier of the stage   (each warp)
+
+Eight lanes load 128 bytes of a row. Rows that a thread loads are 16 apart, so that all its vectors are shifted by
+equally many bytes. Elements outside of the tensor are zeros.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from ....ir.buffer import Buffer, MemoryScope
+from ....ir.build import Writer
+from ....ir.expr import Broadcast, Expr, Load, Ramp, Var, index, logical_and
+from ....ir.gpu.barrier import WARPGROUP_THREADS
+from ....ir.gpu.tma import TmaPrefetch
+from ....ir.gpu.wgmma import LINE_BYTES, SWIZZLE_128B_ELEMENTS
+from ....ir.rewrite import substitute
+from ...problems.gemm import Gemm
+from ..tma_view import ending_at, operand_view
+from .k_atoms import joined_groups, row_depth
+from .mma_atom import promoted_k_atoms
+from .operand_stages import OperandStages
+from .repack import ROW_ALIGNMENT_BYTES, has_uneven_rows
+
+LINE_VECTORS = LINE_BYTES // ROW_ALIGNMENT_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class RowBox:
+    """Rows of 128 bytes for a stage: from ``target`` (indices) of ``stages`` on, of which the last two are a row and a
+    place in it.
+
+    They lie ``pitch`` elements apart in ``tensor``, of one dimension, the first of them at ``begin``. ``inside``: how
+    many rows, and how many elements of each, are inside of the tensor from there on.
+    """
+
+    tensor: Buffer
+    begin: Expr
+    pitch: int
+    rows: int
+    inside: tuple[Expr, Expr]
+    stages: Buffer
+    target: tuple[Expr, ...]
+
+    @property
+    def vectors(self) -> int:
+        """How many vectors a thread loads."""
+        return -(-self.rows * LINE_VECTORS // WARPGROUP_THREADS)
+
+    def parts(self, vectors: int) -> "Iterator[RowBox]":
+        """Yield the box in parts of which a thread loads so many vectors at most."""
+        most = vectors * WARPGROUP_THREADS // LINE_VECTORS
+        for row in range(0, self.rows, most):
+            inside, (*outer, place, column) = (self.inside[0] - row, self.inside[1]), self.target
+            begin, target = self.begin + row * self.pitch, (*outer, place + row, column)
+            yield replace(self, begin=begin, rows=min(most, self.rows - row), inside=inside, target=target)
+
+
+Part: TypeAlias = list[RowBox]
+"""Boxes of which a thread loads all vectors before it stores the first of them."""
+
+
+class ShiftedStages(OperandStages):
+    """One operand in shared memory whose rows begin anywhere in memory. No load of TMA brings it."""
+
+    __slots__ = ()
+
+    def load(self, w: Writer, fill: Expr, k_atom: int, at: Mapping[str, Expr], full: Buffer) -> None:
+        """Issue nothing: threads copy (``load_part``, ``store_part``)."""
+
+    def arriving_bytes(self, at: Mapping[str, Expr]) -> int | Expr:
+        return 0
+
+    def prefetch(self, at: Mapping[str, Expr]) -> Iterator[TmaPrefetch]:
+        yield from ()
+
+    def boxes(self, fill: Expr, k_atom: int, at: Mapping[str, Expr]) -> Iterator[RowBox]:
+        """Yield what a k atom of the stage of ``fill`` consists of, which begins at ``at`` (axis -> index)."""
+        atom, groups = (fill % self.buffer.shape[0], index(k_atom)), self.buffer.shape[2] // len(self.loads)
+        for number, load in enumerate(self.loads):
+            if self.along_k:
+                yield self._row_box(load, at, self.axis, self.extent, (*atom, index(number * self.extent), index(0)))
+                continue
+            for n in range(groups):
+                corner = {**at, self.axis: at[self.axis] + n * SWIZZLE_128B_ELEMENTS}
+                target = (*atom, index(number * groups + n), index(0), index(0))
+                yield self._row_box(load, corner, "k", self.buffer.shape[-2], target)
+
+    def _row_box(self, load: Load, at: Mapping[str, Expr], outer: str, rows: int, target: tuple[Expr, ...]) -> RowBox:
+        """Return the box of ``rows`` indices of the axis ``outer`` that begins at ``at``, of the rows that ``load``
+        reads."""
+        tensor, corner = load.buffer, [substitute(i, at) for i in load.indices]
+        flat = Buffer(tensor.name, (tensor.elements,), tensor.dtype, tensor.scope)
+        begin = sum((i * stride for i, stride in zip(corner, tensor.strides, strict=True)), index(0))
+        row = load.indices.index(Var(outer))
+        inside = (tensor.shape[row] - corner[row], tensor.shape[-1] - corner[-1])
+        return RowBox(flat, begin, tensor.strides[row], rows, inside, self.buffer, target)
+
+
+def can_shift(gemm: Gemm) -> bool:
+    """Return whether threads can copy the operands whose rows are uneven: plain matrices of 16-bit floats."""
+    plain = gemm.window is None and gemm.b_window is None and gemm.groups is None and gemm.dynamic is None
+    loads = [o.load for o in (gemm.a, *gemm.all_b)]
+    if not plain or joined_groups(gemm) > 1 or promoted_k_atoms(gemm) or gemm.block_scales is not None:
+        return False
+    return all(
+        load is not None and load.dtype.is_float and load.dtype.bits == 16 and _is_whole(gemm, load) for load in loads
+    )
+
+
+def is_shifted(gemm: Gemm, axis: str, repacked: int) -> bool:
+    """Return whether threads copy the operand along ``axis``: A, or all B."""
+    operands = (gemm.a,) if axis == "m" else gemm.all_b
+    return not repacked and any(o.load is not None and has_uneven_rows(operand_view(o.load).buffer) for o in operands)
+
+
+def _is_whole(gemm: Gemm, load: Load) -> bool:
+    """Return whether a load reads all elements of a tensor that lies row after row."""
+    view = operand_view(load)
+    return view.buffer.layout is None and ending_at(view, {"k": row_depth(gemm)}) == view
+
+
+def parts_of(boxes: Iterable[RowBox], held: int) -> list[Part]:
+    """Return the boxes in parts, in their order. A thread holds so many vectors of a part at most."""
+    parts = list[Part]()
+    for box in (part for whole in boxes for part in whole.parts(held)):
+        if not parts or sum(b.vectors for b in parts[-1]) + box.vectors > held:
+            parts.append([])
+        parts[-1].append(box)
+    return parts
+
+
+def registers_of(w: Writer, part: Part) -> Buffer:
+    """Return registers for the vectors of a thread, [vectors, 8]."""
+    shape = (sum(box.vectors for box in part), _width(part[0]))
+    return w.allocate("moved", shape, part[0].tensor.dtype, MemoryScope.REGISTER)
+
+
+def load_part(w: Writer, part: Part, moved: Buffer, thread: Expr) -> None:
+    """The ``thread`` of a warpgroup loads its vectors of a part."""
+    first, width = 0, _width(part[0])
+    for box in part:
+        whole = box.tensor.elements // width * width
+        with w.unrolled("vector", box.vectors) as n:
+            row, column = _place(n, thread, width)
+            flat = Ramp(box.begin + row * box.pitch + column, 1, width)
+            there = Ramp(column, 1, width) < Broadcast(box.inside[1], width)
+            there = logical_and(Broadcast(_has_row(box, row), width), there, flat < Broadcast(index(whole), width))
+            w.store(moved, (n + first, Ramp(index(0), 1, width)), Load(box.tensor, (flat,), there))
+        first += box.vectors
+
+
+def store_part(w: Writer, part: Part, moved: Buffer, thread: Expr) -> None:
+    """Store what ``load_part`` has loaded."""
+    first = 0
+    for box in part:
+        width = _width(box)
+        with w.unrolled("vector", box.vectors) as n:
+            row, column = _place(n, thread, width)
+            with w.when(row < box.rows if box.rows * LINE_VECTORS % WARPGROUP_THREADS else None):
+                held = Load(moved, (n + first, Ramp(index(0), 1, width)))
+                w.store(box.stages, _at(box, row, Ramp(column, 1, width)), held)
+        first += box.vectors
+        _store_rest(w, box, thread)
+
+
+def _store_rest(w: Writer, box: RowBox, thread: Expr) -> None:
+    """Copy the last elements of a tensor that are no whole vector, one by one. The vector of one more would end beyond
+    it."""
+    width = _width(box)
+    whole = box.tensor.elements // width * width
+    if whole == box.tensor.elements:
+        return
+    with w.when(box.begin + ((box.rows - 1) * box.pitch + (LINE_VECTORS * width - 1)) >= whole):
+        with w.loop("vector", box.vectors) as n, w.loop("element", width) as element:
+            row, column = _place(n, thread, width)
+            place, flat = column + element, box.begin + row * box.pitch + column + element
+            with w.when(flat >= whole, _has_row(box, row), place < box.inside[1]):
+                w.store(box.stages, _at(box, row, place), Load(box.tensor, (flat,)))
+
+
+def _width(box: RowBox) -> int:
+    return ROW_ALIGNMENT_BYTES // box.tensor.dtype.bytes
+
+
+def _place(n: Expr, thread: Expr, width: int) -> tuple[Expr, Expr]:
+    """Return the row and the first element of the ``n``-th vector of a thread."""
+    row = n * (WARPGROUP_THREADS // LINE_VECTORS) + thread // LINE_VECTORS
+    return row, thread % LINE_VECTORS * width
+
+
+def _has_row(box: RowBox, row: Expr) -> Expr:
+    """Return whether the box has a row, inside of the tensor."""
+    there = row < box.inside[0]
+    return logical_and(there, row < box.rows) if box.rows * LINE_VECTORS % WARPGROUP_THREADS else there
+
+
+def _at(box: RowBox, row: Expr, place: Expr) -> tuple[Expr, ...]:
+    """Return the indices of a place of a row in the stages."""
+    *outer, first, _ = box.target
+    indices = (*outer, first + row)
+    return (*(Broadcast(i, place.lanes) for i in indices), place) if place.lanes > 1 else (*indices, place)
