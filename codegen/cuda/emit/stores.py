@@ -16,6 +16,7 @@ from ....ir.expr import (
     walk,
 )
 from ....ir.linear_form import LinearForm, linear_form
+from ....ir.rewrite import free_variables
 from ....ir.stmt import Store
 from ...passes.conditions import conjuncts
 from .access import WIDEST_BYTES, divisibility, uniform_mask, vector_accesses, with_shared_divisions
@@ -235,10 +236,20 @@ def _copy_first(emitter: ExpressionEmitter, target: Buffer, base: Expr, load: Lo
     if whole is None or whole > elements or len(counts) != 1:
         return False
     test = emitter.value(logical_and(*tests)).text if tests else "true"
-    at, count = offset_of_lane(emitter, load.buffer, first, 0).text, emitter.value(counts[0]).text
-    bits = f"{fn.use('load_unaligned_x8_first')}({fn.name_of(load.buffer.name)}, {at}, {test}, {count}, {whole})"
+    step, rest = _known_chunks(fn, offset_form, chunk)
+    at = f"{emitter.value(rest).text}, {emitter.value(step).text}"
+    given = f"{fn.name_of(load.buffer.name)}, {at}, {test}, {emitter.value(counts[0]).text}, {whole}"
+    bits = f"{fn.use('load_unaligned_x8_first')}({given})"
     _store_bits(emitter, target, base, 0, WIDEST_BYTES, bits)
     return True
+
+
+def _known_chunks(fn: EmittedFunction, form: LinearForm, chunk: int) -> tuple[Expr, Expr]:
+    """Split an offset into a multiple of ``chunk`` that is known once loops are unrolled, and the rest. The rest alone
+    takes registers."""
+    known = form.only({t for t, c in form.terms.items() if c % chunk == 0 and free_variables(t) <= fn.unrolled})
+    known = known + form.constant // chunk * chunk
+    return known.to_expr(), (form - known).to_expr()
 
 
 def _counted(term: Expr) -> LinearForm | None:

@@ -157,13 +157,16 @@ template <typename I> $uint4 load_unaligned_x8(const unsigned short* from, I off
 }"""
     ),
     "load_unaligned_x8_first": DeviceFunction(
-        """// the first COUNT of the same elements, and zeros for the others, or for all where not ANY; what lies beyond
-// the last whole chunk, which ends at END, is not read and becomes zeros, too
-template <typename I> $uint4 load_unaligned_x8_first(const unsigned short* from, I offset, bool any, long long count,
-                                                     long long end) {
+        """// the first COUNT of 8 elements from OFFSET + STEP on, and zeros for the others, or for all where not ANY;
+// STEP is a multiple of 8 that is known once loops are unrolled; what lies beyond the last whole chunk, which
+// ends at END, is not read and becomes zeros, too
+template <typename I, typename S, typename E>
+$uint4 load_unaligned_x8_first(const unsigned short* from, I offset, S step, bool any, long long count, E end) {
   const uint4* chunks = reinterpret_cast<const uint4*>(from);
-  const uint4 a = ld_global_if(chunks + (offset >> 3), any && offset < end);
-  const uint4 b = ld_global_if(chunks + ((offset + 7) >> 3), any && offset + 7 < end);
+  const uint4* first = chunks + (offset >> 3);
+  const uint4* next = chunks + ((offset + 7) >> 3);
+  const uint4 a = ld_global_if(first + step / 8, any && offset < end - step);
+  const uint4 b = ld_global_if(next + step / 8, any && offset + 7 < end - step);
   const bool four = offset & 4, two = offset & 2;
   const int odd = 16 * (offset & 1), there = (int)min(count, 8ll);
   unsigned x[6] = {four ? a.z : a.x, four ? a.w : a.y, four ? b.x : a.z,

@@ -37,7 +37,7 @@ from .mainloop import GemmMainloop, StageBarriers, WarpRoles, WgmmaMainloop
 from .mma_atom import promoted_k_atoms, wgmma_atom
 from .promotion import SHARERS, Promotion, PromotionScales
 from .repack import repack_views
-from .sizes import PRODUCER_REGISTERS, WARPGROUP_WARPS, GemmSizes, partial_padding
+from .sizes import WARPGROUP_WARPS, GemmSizes, partial_padding
 from .stream_k import StreamK, WorkUnit, write_fixup
 from .tensor_memory import Tcgen05Mainloop, TensorAccumulators
 from .tile_scheduler import DynamicTileScheduler, TileScheduler
@@ -190,7 +190,7 @@ class _GemmKernelWriter:
         w.barrier(SyncScope.CLUSTER if s.cluster_size > 1 else SyncScope.BLOCK)
         if s.consumer_registers:
             with w.when(roles.produces):
-                w.emit(SetMaxRegisters(PRODUCER_REGISTERS, increase=False))
+                w.emit(SetMaxRegisters(s.producer_registers, increase=False))
             with w.when(roles.consumes):
                 w.emit(SetMaxRegisters(s.consumer_registers, increase=True))
 

@@ -235,6 +235,8 @@ class GemmMainloop(ABC, Generic[A]):
                 box for operand in operands for n, here in enumerate(atoms) for box in operand.boxes(fill, n, here)
             ]
             for part in parts_of(boxes, s.held_vectors):
+                if not waits:  # the assembler would load this part, too, before the one before is stored
+                    w.barrier(SyncScope.WARP)
                 with w.scope():
                     moved = registers_of(w, part)
                     with w.when(brings):

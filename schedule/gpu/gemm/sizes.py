@@ -64,10 +64,11 @@ MOST_UNITS, MOST_PIXEL_UNITS = 8, 64
 UNIT_STORE_K_ITERS = 8
 """To store the partial sums of a unit, and to add them up, takes about as long as so many k iterations."""
 PRODUCER_REGISTERS = 40
-"""A thread of a producer warpgroup keeps so many registers."""
-COPY_REGISTERS, VECTOR_REGISTERS, MOST_HELD = 48, 8, 16
+"""A thread of a producer warpgroup that copies nothing itself keeps so many registers."""
+COPY_REGISTERS, VECTOR_REGISTERS, COPIED_REGISTERS, MOST_HELD = 48, 8, 12, 16
 """A thread that copies rows has so many registers for each vector of 16 bytes that it holds, of MOST_HELD at most, and
-so many for addresses and masks (from compiled kernels)."""
+so many for addresses and masks. Where consumers have no more registers than they start with, COPIED_REGISTERS of
+theirs hold some of these, too (from compiled kernels)."""
 MOST_CONSUMER_REGISTERS = 240
 """``setmaxnreg`` gives a consumer thread so many registers at most."""
 REGISTERS = 512
@@ -111,6 +112,7 @@ class GemmSizes(Generic[N]):
     ``block_sum_registers``: how many of these hold block sums, which the epilogue does not need (``promotion``).
     ``launch_registers``: how many registers a thread has at most when the CTA starts.
     ``consumer_registers``: how many ``setmaxnreg`` gives a consumer thread; 0 where registers stay as they are.
+    ``producer_registers``: how many a thread of a producer warpgroup keeps then.
     ``registers``: how many a consumer thread has in the end.
     ``held_vectors``: how many vectors of 16 bytes a thread that copies rows loads before it stores the first of them.
     ``tensor_columns``: how many columns of tensor memory a CTA allocates for accumulators; 0 where they lie in
@@ -156,6 +158,7 @@ class GemmSizes(Generic[N]):
     block_sum_registers: N
     launch_registers: N
     consumer_registers: N
+    producer_registers: N
     registers: N
     held_vectors: N
     tensor_columns: N
@@ -302,11 +305,14 @@ def shared_tiles(tiles: Ints, k_iters: Ints, ctas: Ints, *, most_units: int = MO
 def _registers(gemm: Gemm, target: Target, s: _Sizes) -> _Sizes:
     """Return how many threads a CTA has, what registers they have, and what columns of tensor memory."""
     consumers, ctas_per_sm, has_producers = s["consumer_warpgroups"], s["ctas_per_sm"], s["producer_warpgroup"] == 1
-    moves_registers = has_producers & (s[REPACKED] == 1)  # threads that copy need theirs
+    copies = s[REPACKED] == 0
     threads = WARPGROUP_THREADS * consumers + np.where(has_producers, WARPGROUP_THREADS, WARP_LANES)
     launch_registers = _equal_share(threads * ctas_per_sm)
     pool = (consumers + 1) * _equal_share((consumers + 1) * WARPGROUP_THREADS * ctas_per_sm)
-    most = np.minimum((pool - PRODUCER_REGISTERS) // consumers // 8 * 8, MOST_CONSUMER_REGISTERS)
+    held = np.clip((launch_registers - COPY_REGISTERS) // VECTOR_REGISTERS // 4 * 4, 2, MOST_HELD)
+    kept = np.where(copies, COPY_REGISTERS + VECTOR_REGISTERS * held, PRODUCER_REGISTERS)
+    most = np.minimum((pool - kept) // consumers // 8 * 8, MOST_CONSUMER_REGISTERS)
+    moves = has_producers & (~copies | (most > launch_registers))
     block_sums = {0: np.int64(0), 1: np.int64(1)}.get(promoted_k_atoms(gemm), s["atoms_m"])
     accumulator_registers = (s["atoms_m"] + block_sums) * s["mma_n"] // 2
     tensor_columns = scale_columns = np.zeros_like(s["tile_m"])
@@ -320,9 +326,10 @@ def _registers(gemm: Gemm, target: Target, s: _Sizes) -> _Sizes:
         "accumulator_registers": accumulator_registers,
         "block_sum_registers": block_sums * s["mma_n"] // 2,
         "launch_registers": launch_registers,
-        "consumer_registers": np.where(moves_registers, most, 0),
-        "registers": np.where(moves_registers, most, launch_registers),
-        "held_vectors": np.clip((launch_registers - COPY_REGISTERS) // VECTOR_REGISTERS // 4 * 4, 2, MOST_HELD),
+        "consumer_registers": np.where(moves, most, 0),
+        "producer_registers": kept,
+        "registers": np.where(moves, most, launch_registers - np.where(copies, COPIED_REGISTERS, 0)),
+        "held_vectors": held,
         "tensor_columns": tensor_columns,
         "scale_columns": scale_columns,
     }
@@ -340,7 +347,9 @@ def _pipeline(gemm: Gemm, target: Target, s: _Sizes) -> _Sizes:
         stage_bytes = stage_bytes + CHUNK_BYTES * s["k_atoms"] * scale_groups(gemm) * chunks
     epilogue_bytes = s["epilogue_stages"] * epilogue_stage_bytes(gemm, s["consumer_warpgroups"], s["tile_n"])
     one_tile = (s["tile_iterations"] * s["tiles_per_iteration"] == 1) & (s["unit_rounds"] == 0) & (s["split_k"] == 1)
+    # accumulators that outlive the main loop would take registers where rows are copied, too
     reuses = one_tile & (s["epilogue_stages"] > 0) & (gemm.groups is None) & (not limits.tensor_columns)
+    reuses &= s[REPACKED] == 1
     # partial sums take the place of the stages, too
     partial_rows, of_row = partial_at(gemm, s["tile_m"], s["mma_n"])
     partial_bytes = np.where(s["split_k"] > 1, 4 * partial_rows * (of_row + partial_padding(gemm)), 0)

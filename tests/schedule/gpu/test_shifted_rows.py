@@ -26,7 +26,6 @@ CASES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, KnobValue]]] = {
     "B of whole rows": ({"m": 300, "n": 72, "k": 131}, {"resident_b": 1}),
     "B of odd rows stays": ({"m": 300, "n": 71, "k": 131, "transpose_b": True}, {"resident_b": 1}),
     "ping-pong": ({"m": 520, "n": 72, "k": 75}, {"consumer_warpgroups": 2, "ping_pong": 1}),
-    "stream-K": ({"m": 200, "n": 72, "k": 1101}, {"stream_k": 1}),
     "wide tiles": ({"m": 131, "n": 250, "k": 77, "transpose_b": True}, {"mma_n": 256, "consumer_warpgroups": 2}),
     "bias": ({"m": 72, "n": 71, "k": 77, "bias": True, "activation": "relu"}, {}),
 }
