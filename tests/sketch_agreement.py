@@ -11,6 +11,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from tests.various_rows import various_rows
 from tilewright.codegen.backend import CompiledKernel
 from tilewright.codegen.backends import backend_for
 from tilewright.codegen.lowering import finish, lower
@@ -37,7 +38,8 @@ Arrays = Mapping[str, NDArray[Any]]
 def check_schedules(
     sketch: str, target: Target, workload: Workload, seed: int, count: int, policy: SpacePolicy = DEFAULT_POLICY
 ) -> int:
-    """Draw ``count`` schedules (all, where there are fewer) and compare; how many kernels were compared.
+    """Draw ``count`` schedules (all, where there are fewer), which share as few values of knobs as can be, and compare;
+    how many kernels were compared.
 
     Raises AssertionError that names the schedule and what differs; other errors carry the schedule as a note.
     """
@@ -73,10 +75,10 @@ class _Call:
 
 def _check(space: Space, target: Target, workload: Workload, seed: int, count: int, calls: Sequence[_Call]) -> int:
     """Draw ``count`` schedules of a space and compare one kernel of each in all calls; how many were compared."""
-    rows = stream(seed, "schedules").permutation(len(space))[:count]
+    rows = various_rows(space, stream(seed, "schedules").permutation(len(space)), count)
     device = _device(target)
     for number, row in enumerate(rows):
-        schedule = space.schedule(int(row))
+        schedule = space.schedule(row)
         try:
             lowered = lower(workload, target, schedule)
             verify(lowered)

@@ -30,7 +30,7 @@ def test_kernels_compute_their_expression(case: str) -> None:
         assert not SKETCH.matches(workload, AVX512)
         return
     assert [s.name for s in sketches_for(workload, AVX512)] == ["cpu_scatter"]
-    assert assert_agrees(SKETCH, workload, 12, AVX512, WHOLE) >= 4
+    assert assert_agrees(SKETCH, workload, 7, AVX512, WHOLE) >= 4
 
 
 def test_terms_are_added_in_their_order_by_every_setting() -> None:

@@ -118,7 +118,7 @@ CASES: Mapping[str, Workload] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_kernels_compute_their_expression(case: str) -> None:
-    assert assert_agrees(SKETCH, CASES[case], 6) >= 2
+    assert assert_agrees(SKETCH, CASES[case], 5) >= 2
 
 
 @pytest.mark.parametrize("case", ["scales of tokens", "one query", "lengths"])

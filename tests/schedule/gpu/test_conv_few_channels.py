@@ -99,7 +99,7 @@ CASES: dict[str, Callable[[], Workload]] = {
 def test_kernels_compute_their_expression(case: str) -> None:
     workload = CASES[case]()
     assert assert_agrees(SKETCH, workload, 5, policy=EVERY_LEGAL) == 5
-    assert assert_agrees(SKETCH, workload, 3, FEW, policy=EVERY_LEGAL) == 3
+    assert assert_agrees(SKETCH, workload, 1, FEW, policy=EVERY_LEGAL) == 1
 
 
 @pytest.mark.parametrize("stages", [1, 2, 3])

@@ -91,8 +91,8 @@ CASES: dict[str, Callable[[], Workload]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_kernels_compute_their_expression(case: str) -> None:
     workload = CASES[case]()
-    assert assert_agrees(SKETCH, workload, 3) >= 2
-    assert assert_agrees(SKETCH, workload, 5, policy=EVERY_LEGAL) >= 4
+    assert assert_agrees(SKETCH, workload, 2) >= 2
+    assert assert_agrees(SKETCH, workload, 4, policy=EVERY_LEGAL) >= 4
 
 
 @pytest.mark.parametrize("width", [60, 28, 14, 7])

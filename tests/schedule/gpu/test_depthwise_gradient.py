@@ -91,7 +91,7 @@ CASES: dict[str, Callable[[], Workload]] = {
 def test_kernels_compute_their_expression(case: str) -> None:
     workload = CASES[case]()
     assert SKETCH in sketches_for(workload, H200)
-    assert assert_agrees(SKETCH, workload, 2) == 2
+    assert assert_agrees(SKETCH, workload, 1) == 1
     assert assert_agrees(SKETCH, workload, 4, policy=EVERY_LEGAL) == 4
 
 

@@ -62,7 +62,7 @@ CASES: dict[str, Any] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_kernels_compute_their_expression(case: str) -> None:
-    assert assert_agrees(SKETCH, CASES[case]()) >= 8
+    assert assert_agrees(SKETCH, CASES[case](), 3) == 3
 
 
 @pytest.mark.parametrize("case", ["odd", "in pairs", "along n", "along n, odd", "integers"])

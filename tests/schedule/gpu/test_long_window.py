@@ -94,8 +94,8 @@ CASES: dict[str, Callable[[], Workload]] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_kernels_compute_their_expression(case: str) -> None:
-    assert assert_agrees(SKETCH, CASES[case](), 2) == 2
-    assert assert_agrees(SKETCH, CASES[case](), 6, policy=EVERY_LEGAL) == 6
+    assert assert_agrees(SKETCH, CASES[case](), 1) == 1
+    assert assert_agrees(SKETCH, CASES[case](), 5, policy=EVERY_LEGAL) == 5
 
 
 def test_matrix_units_multiply_halves() -> None:

@@ -68,7 +68,7 @@ CASES: dict[str, Callable[[], Workload]] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_kernels_compute_their_expression(case: str) -> None:
-    assert assert_agrees(SKETCH, CASES[case](), 7) >= 2
+    assert assert_agrees(SKETCH, CASES[case](), 3) >= 2
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_kernels_compute_their_expression(case: str) -> None:
 def test_every_legal_setting_computes_the_expression(case: str) -> None:
     workload = CASES[case]()
     assert len(SKETCH.space(workload, H200, policy=EVERY_LEGAL)) > len(SKETCH.space(workload, H200))
-    assert assert_agrees(SKETCH, workload, 6, H200, EVERY_LEGAL) == 6
+    assert assert_agrees(SKETCH, workload, 3, H200, EVERY_LEGAL) == 3
 
 
 def test_fewer_stages_than_tiles_of_all_layers_go_round() -> None:

@@ -52,8 +52,8 @@ def case(name: str, dtype: str, **sizes: int) -> Workload:
     ],
 )
 def test_kernels_compute_their_expression(name: str, dtype: str, sizes: str) -> None:
-    assert assert_agrees(SKETCH, case(name, dtype, **SIZES[sizes]), 2) == 2
-    assert assert_agrees(SKETCH, case(name, dtype, **SIZES[sizes]), 3, policy=WHOLE) == 3
+    assert assert_agrees(SKETCH, case(name, dtype, **SIZES[sizes]), 1) == 1
+    assert assert_agrees(SKETCH, case(name, dtype, **SIZES[sizes]), 1, policy=WHOLE) == 1
 
 
 LARGE = dict(m=2048, n=2048, k=128)

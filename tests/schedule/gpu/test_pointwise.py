@@ -175,12 +175,12 @@ CASES = {f.__name__.strip("_"): f for f in (*WHOLE, *SCATTERED)}
 
 @pytest.mark.parametrize("case", CASES)
 def test_kernels_compute_their_expression(case: str) -> None:
-    assert assert_agrees(SKETCH, CASES[case]()) >= 2
+    assert assert_agrees(SKETCH, CASES[case](), 4) >= 2
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_settings_that_are_pruned_compute_it_too(case: str) -> None:
-    assert_agrees(SKETCH, CASES[case](), 6, policy=SpacePolicy(prune=False))
+    assert_agrees(SKETCH, CASES[case](), 2, policy=SpacePolicy(prune=False))
 
 
 def test_a_scalar_is_a_workload_too() -> None:

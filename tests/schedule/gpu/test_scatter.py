@@ -56,7 +56,7 @@ def test_kernels_compute_their_expression(case: str) -> None:
     sketches = sketches_for(workload, H200)
     others = ["cuda_scatter_private"] * (case in FEW) + ["cuda_scatter_atomic"] * (case not in WIDE)
     assert [s.name for s in sketches] == ["cuda_scatter", *others]
-    assert all(assert_agrees(sketch, workload, 6, policy=WHOLE) == 6 for sketch in sketches)
+    assert all(assert_agrees(sketch, workload, 4, policy=WHOLE) == 4 for sketch in sketches)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -75,8 +75,8 @@ CASES: Mapping[str, Callable[[], Workload]] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_kernels_compute_their_expression(case: str) -> None:
-    assert assert_agrees(SKETCH, CASES[case](), 3) >= 2
-    assert assert_agrees(SKETCH, CASES[case](), 3, policy=EVERY_LEGAL) == 3
+    assert assert_agrees(SKETCH, CASES[case](), 2) >= 2
+    assert assert_agrees(SKETCH, CASES[case](), 2, policy=EVERY_LEGAL) == 2
 
 
 def test_a_nan_is_the_greatest_of_its_windows_and_no_other() -> None:

@@ -137,7 +137,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_kernels_compute_their_expression(case: str) -> None:
-    assert assert_agrees(SKETCH, CASES[case]()) >= 2
+    assert assert_agrees(SKETCH, CASES[case](), 5) >= 2
 
 
 LARGE = {

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from tests.various_rows import various_rows
 from tilewright.codegen.backend import Resources
 from tilewright.codegen.lowering import build_kernel, finish
 from tilewright.core.policy import DEFAULT_POLICY, SpacePolicy
@@ -69,29 +69,22 @@ def assert_agrees(
     target: Target = H200,
     policy: SpacePolicy = DEFAULT_POLICY,
 ) -> int:
-    """Reference and interpreter agree on ``count`` schedules (all, where there are fewer); how many were tried. Those
-    with values of knobs that none before them has come first."""
+    """Reference and interpreter agree on ``count`` schedules (all, where there are fewer), which share as few values of
+    knobs as can be; how many were tried."""
     assert sketch.matches(workload, target)
     space = _space(sketch, workload, target, policy)
     inputs = random_inputs(workload, 1)
     wanted, limits = reference(workload, inputs), tolerance(workload)
-    rows = _various(space, stream(1, sketch.name).permutation(len(space)))[:count]
+    rows = various_rows(space, stream(1, sketch.name).permutation(len(space)), count)
     for row in rows:
-        kernel = sketch.lower(workload, target, space.schedule(int(row)))
+        kernel = sketch.lower(workload, target, space.schedule(row))
         verify(kernel)
         got = interpret(finish(kernel, target), inputs)
         for name in workload.outputs:
             absolute, relative = limits[name]
             a, b = (np.asarray(x[name], np.float64) for x in (got, wanted))
-            np.testing.assert_allclose(a, b, relative, absolute, err_msg=f"{name}, {space.schedule(int(row))}")
+            np.testing.assert_allclose(a, b, relative, absolute, err_msg=f"{name}, {space.schedule(row)}")
     return len(rows)
-
-
-def _various(space: Space, rows: NDArray[np.int64]) -> list[int]:
-    """``rows``, of which those come first that have a value of some knob that no row before them has."""
-    _, first = np.unique(space.codes[rows] + 1000 * np.arange(space.codes.shape[1]), return_index=True)
-    new = np.unique(first // space.codes.shape[1])
-    return [*rows[new].tolist(), *np.delete(rows, new).tolist()]
 
 
 def assert_schedule_agrees(sketch: Sketch, workload: Workload, schedule: Schedule, target: Target = H200) -> None:
