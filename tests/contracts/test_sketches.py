@@ -32,9 +32,9 @@ RANDOM_EXPRESSIONS = 60
 RANDOM_SCHEDULES = 1
 OPERATOR_SCHEDULES = 1
 """For each of an operator's cases, of which there are ten or so."""
-CLASS_SCHEDULES = 3
+CLASS_SCHEDULES = 2
 """The same for sketches of one class, which take few of them."""
-CHAIN_SCHEDULES = 2
+CHAIN_SCHEDULES = 1
 """The same for chains, whose kernels are several ones of other sketches. ``tests/schedule/test_contraction_chain.py``
 goes through every order with every choice of sketches."""
 DYNAMIC_SCHEDULES = 2
