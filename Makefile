@@ -11,17 +11,22 @@ LOCK := --universal --python-version 3.11 --generate-hashes --no-header --no-ann
 # The tests start many processes: they are to find compiled modules.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check lint compiled assets lock clean
+.PHONY: demo test tests check types lint compiled assets lock clean
 
 demo: $(VENV)/server.stamp assets
 	$(BIN)/python -m examples.tune_over_http
 
-# The tests begin after all checks, which end much sooner: a type error costs no run of them.
+# mypy uses one processor for a minute: the other one goes through the quick checks, compiles the modules and begins with
+# the tests. A type error is told at once and fails the run, which ends with its tests; make check has it without them.
 test:
-	$(MAKE) --jobs=2 check compiled
+	$(MAKE) --jobs=2 types tests
+
+tests: lint compiled
 	$(PYTEST) --numprocesses $(WORKERS) --dist worksteal
 
-check: lint
+check: lint types
+
+types: $(VENV)/dev.stamp assets
 	$(BIN)/mypy
 
 lint: $(VENV)/dev.stamp assets
