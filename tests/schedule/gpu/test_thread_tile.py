@@ -104,7 +104,7 @@ WORKLOADS = {
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_every_kind_of_problem_is_computed(name: str) -> None:
     workload = parse_workload(WORKLOADS[name])
-    assert check_schedules("cuda_thread_tile", H200, workload, 1, 24, SpacePolicy(prune=False)) >= 4
+    assert check_schedules("cuda_thread_tile", H200, workload, 1, 6, SpacePolicy(prune=False)) >= 4
 
 
 def _loads(text: str, tile: ThreadTile) -> list[tuple[str, int, int]]:
