@@ -1,6 +1,7 @@
 """Tensors as TMA sees them: dimensions that are indexed as one are one dimension."""
 
 from collections.abc import Mapping
+from functools import lru_cache
 from math import prod
 
 from ...ir.buffer import Buffer, Layout
@@ -54,6 +55,7 @@ def _joined(
     return ((elements // extent, outer), (extent, inner))
 
 
+@lru_cache(maxsize=64)  # constraints, sizes and the prior ask for the same operands again and again
 def operand_view(load: Load) -> Load:
     """``load`` as TMA sees an operand: without the last dimensions of one element, such as those of a filter of one
     place, since TMA loads elements that are neighbours along its last dimension."""

@@ -534,6 +534,7 @@ def has_constant_strides(p: Gemm) -> bool:
     return all(not _has_quotients(element_form(e)) for e in (*inner, *stores))
 
 
+@lru_cache(maxsize=64)  # constraints, sizes and the prior ask for the same steps again and again
 def element_form(load: Load) -> LinearForm:
     """Return the offset of the element that ``load`` reads, as a linear form."""
     return flat_form(load.indices, load.buffer.strides)
