@@ -33,7 +33,7 @@ RANDOM_SCHEDULES = 1
 OPERATOR_SCHEDULES = 1
 """For each of an operator's cases, of which there are ten or so."""
 CLASS_SCHEDULES = 2
-"""The same for sketches of one class, which take few of them."""
+"""The same for sketches of one class, which take few of them. Each case draws its own."""
 CHAIN_SCHEDULES = 1
 """The same for chains, whose kernels are several ones of other sketches. ``tests/schedule/test_contraction_chain.py``
 goes through every order with every choice of sketches."""
@@ -115,7 +115,8 @@ def _space(sketch: str, workload: Workload) -> Space:
 def test_kernels_of_an_operator_agree_with_the_reference(sketch: str, operator: str) -> None:
     chain = isinstance(SKETCHES[sketch], StepChain)
     count = OPERATOR_SCHEDULES if _takes_any(sketch) else CHAIN_SCHEDULES if chain else CLASS_SCHEDULES
-    compared = [check_schedules(sketch, _target(sketch), workload, 0, count) for workload in _cases(operator)]
+    cases = enumerate(_cases(operator))
+    compared = [check_schedules(sketch, _target(sketch), workload, seed, count) for seed, workload in cases]
     assert not _takes_any(sketch) or all(n >= 1 for n in compared)
 
 
