@@ -95,9 +95,10 @@ def _shifted(rule: _Rule, gemm: Gemm) -> tuple[Constraint, ...]:
     of_a, of_b = (is_shifted(gemm, axis, 0) for axis in "mn")
     return (
         rule(
-            "operands that are not repacked are copied by a producer_warpgroup, for whole tiles: stream_k is 0",
-            f"{REPACKED} producer_warpgroup stream_k",
-            lambda s: (s.repacked == 1) | ((s.producer_warpgroup == 1) & (s.stream_k == 0)),
+            "operands that are not repacked are copied by a producer_warpgroup, for all consumers, and for whole tiles "
+            "(ping_pong and stream_k are 0)",
+            f"{REPACKED} producer_warpgroup ping_pong stream_k",
+            lambda s: (s.repacked == 1) | ((s.producer_warpgroup == 1) & (s.ping_pong + s.stream_k == 0)),
         ),
         rule(
             "where they are not repacked, CTAs of a cluster do not share them: cluster_n is 1 for A, cluster_m for B",
