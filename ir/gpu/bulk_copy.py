@@ -28,7 +28,8 @@ class BulkCopy(Operation):
 @dataclass(frozen=True, slots=True)
 class Prefetch(Operation):
     """Asks for ``elements`` contiguous elements from global ``source[source_indices]`` on to be brought into the L2
-    cache, in whole units of 16 bytes. It is simplest where the elements are such units themselves.
+    cache, in whole units of 16 bytes. It is simplest where the elements are such units themselves. Of a single element
+    the whole cache line is asked for, as a load of the thread would (``prefetch.global.L2``).
 
     Nothing is read by it. All writes meet in the L2 cache, so a load finds there later what was written last. A
     prefetch at the start of a launch is therefore issued while earlier launches still run, whatever they write.

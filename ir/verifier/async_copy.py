@@ -54,7 +54,7 @@ def _bulk_copy(stmt: BulkCopy, names: BoundNames) -> None:
 
 
 def _prefetch(stmt: Prefetch, names: BoundNames) -> None:
-    check_element(stmt.source, stmt.source_indices, names, MemoryScope.GLOBAL)
+    check_element(stmt.source, stmt.source_indices, names.as_accessed(stmt.source), MemoryScope.GLOBAL)
     check_contiguous(stmt.source, stmt.elements)
 
 

@@ -64,7 +64,8 @@ class BoundNames:
         return BoundNames(self.variables, {**self.buffers, buffer.name: buffer}, launch=self.launch)
 
     def as_accessed(self, buffer: Buffer) -> "BoundNames":
-        """Return the names for a load or store: those of a launch take a global buffer for a single dimension."""
+        """Return the names for a load, store or prefetch. Those of a launch take a global buffer for a single
+        dimension."""
         bound = self.buffers.get(buffer.name)
         if self.launch is None or bound in (None, buffer) or buffer.scope is not MemoryScope.GLOBAL:
             return self

@@ -125,6 +125,8 @@ def _barrier(fn: EmittedFunction, scope: SyncScope, is_last: bool) -> str:
 def _copy(emitter: ExpressionEmitter, stmt: Prefetch | CopyAsync | CopyAsyncCommit | CopyAsyncWait) -> str:
     fn = emitter.fn
     match stmt:
+        case Prefetch(source=buffer, source_indices=indices, elements=1):
+            return f"{fn.use('prefetch_l2_line')}({_address_of(emitter, buffer, indices)});"
         case Prefetch(source=buffer, source_indices=indices, elements=elements):
             size, found = elements * buffer.dtype.bytes, strided_offset(indices, buffer.strides)
             aligned = found is not None and divisibility(found.base) * buffer.dtype.bytes % WIDEST_BYTES == 0

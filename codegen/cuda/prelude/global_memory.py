@@ -83,6 +83,12 @@ template <int BYTES> $void prefetch_l2_unaligned(const void* from) {
 #endif
 }"""
     ),
+    "prefetch_l2_line": DeviceFunction(
+        """// brings the cache line of an address into L2
+void prefetch_l2_line(const void* from) {
+  asm volatile("prefetch.global.L2 [%0];" :: "l"(__cvta_generic_to_global(from)));
+}"""
+    ),
     "ld_global_no_allocate": DeviceFunction(
         """// loads data that is read once: L1 does not keep it
 uint4 ld_global_no_allocate(const uint4* from) {

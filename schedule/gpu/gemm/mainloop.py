@@ -35,7 +35,16 @@ from .k_atoms import can_load_im2col, joined_groups, multiplied_k
 from .k_iterations import KIterations
 from .mma_atom import find_atom, pair_count, promoted_k_atoms, wgmma_atom
 from .operand_stages import NO_MULTICAST, Multicast, OperandStages, allocate_stages, multicast_mask
-from .shifted_rows import ShiftedStages, is_shifted, load_part, parts_of, registers_of, store_part
+from .shifted_rows import (
+    PREFETCHED_FILLS,
+    ShiftedStages,
+    is_shifted,
+    load_part,
+    parts_of,
+    prefetch_rows,
+    registers_of,
+    store_part,
+)
 from .sizes import WARPGROUP_WARPS, GemmSizes
 from .tile_scheduler import TileScheduler
 
@@ -241,6 +250,8 @@ class GemmMainloop(ABC, Generic[A]):
                     moved = registers_of(w, part)
                     with w.when(brings):
                         load_part(w, part, moved, thread)
+                    if PREFETCHED_FILLS and all(operand.along_k for operand in operands) and brings is None:
+                        prefetch_rows(w, part, PREFETCHED_FILLS * s.k_atoms * multiplied_k(self.gemm), thread)
                     if waits:
                         w.emit(empty)
                         if self._has_boxes:

@@ -18,8 +18,9 @@ from typing import TypeAlias
 
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.build import Writer
-from ....ir.expr import Broadcast, Expr, Load, Ramp, Var, index, logical_and
+from ....ir.expr import Broadcast, Expr, Load, Ramp, Var, index, logical_and, minimum
 from ....ir.gpu.barrier import WARPGROUP_THREADS
+from ....ir.gpu.bulk_copy import Prefetch
 from ....ir.gpu.tma import TmaPrefetch
 from ....ir.gpu.wgmma import LINE_BYTES, SWIZZLE_128B_ELEMENTS
 from ....ir.rewrite import substitute
@@ -30,6 +31,8 @@ from .mma_atom import promoted_k_atoms
 from .operand_stages import OperandStages
 from .repack import ROW_ALIGNMENT_BYTES, has_uneven_rows
 
+PREFETCHED_FILLS = 3
+"""So many fills ahead, lines are prefetched into L2: threads wait for what they load."""
 LINE_VECTORS = LINE_BYTES // ROW_ALIGNMENT_BYTES
 
 
@@ -156,6 +159,16 @@ def load_part(w: Writer, part: Part, moved: Buffer, thread: Expr) -> None:
             there = logical_and(Broadcast(_has_row(box, row), width), there, flat < Broadcast(index(whole), width))
             w.store(moved, (n + first, Ramp(index(0), 1, width)), Load(box.tensor, (flat,), there))
         first += box.vectors
+
+
+def prefetch_rows(w: Writer, part: Part, ahead: int, thread: Expr) -> None:
+    """Prefetch the lines of 128 bytes that rows of a part reach ``ahead`` elements further along k."""
+    for box in part:
+        with w.unrolled("line", -(-box.rows // WARPGROUP_THREADS)) as n:
+            row, end = n * WARPGROUP_THREADS + thread, box.inside[1]
+            last = minimum(index(ahead + LINE_VECTORS * _width(box)), end) - 1
+            with w.when(row < box.rows if box.rows % WARPGROUP_THREADS else None, row < box.inside[0], end > ahead):
+                w.emit(Prefetch(box.tensor, (box.begin + row * box.pitch + last,), 1))
 
 
 def store_part(w: Writer, part: Part, moved: Buffer, thread: Expr) -> None:

@@ -28,6 +28,11 @@ static __device__ __forceinline__ int warp_index() { return __shfl_sync(0xffffff
 template <typename T> static __device__ __forceinline__ T* recast(void* pointer) { return reinterpret_cast<T*>(pointer); }
 template <typename T> static __device__ __forceinline__ const T* recast(const void* pointer) { return reinterpret_cast<const T*>(pointer); }
 
+// brings the cache line of an address into L2
+static __device__ __forceinline__ void prefetch_l2_line(const void* from) {
+  asm volatile("prefetch.global.L2 [%0];" :: "l"(__cvta_generic_to_global(from)));
+}
+
 // gives zeros and reads nothing where the predicate is false
 static __device__ __forceinline__ uint4 ld_global_if(const uint4* from, bool predicate) {
   uint4 x;
@@ -397,13 +402,19 @@ extern "C" __global__ void __launch_bounds__(256, 1) tw_kernel(
             const int t_8 = t_6 >= 152 ? (int)((unsigned)t_7 / (unsigned)5) * 5 + (int)((unsigned)t_7 % (unsigned)5) - 3 : (t_6 >> 3) * 8 + ((tile_iteration * 7 + cluster) & 7);
             *recast<uint4>(&moved[vector * 8 / 2]) = load_unaligned_x8_first(A, t_8 * 128128 + k_iter * 64 + warp * 4004 + (lane >> 3) * 1001 + (lane & 7) * 8, vector * 16016 - 16016, vector * 4 + warp + t_8 * 32 < 5004, 1001 - (lane & 7) * 8 - k_iter * 64, 20020000);
           }
+          const int t_9 = tile_iteration * 79 + cluster;
+          if (warp + (t_9 >= 152 ? (int)((unsigned)(t_9 + 3) / (unsigned)5) * 5 + (int)((unsigned)(tile_iteration * 4 + cluster + 3) % (unsigned)5) - 3 : (t_9 >> 3) * 8 + ((tile_iteration * 7 + cluster) & 7)) * 4 < 629 && k_iter < 13) {
+            const int t_10 = tile_iteration * 79 + cluster;
+            const int t_11 = k_iter * 64;
+            prefetch_l2_line(&A[(t_10 >= 152 ? (int)((unsigned)(t_10 + 3) / (unsigned)5) * 5 + (int)((unsigned)(tile_iteration * 4 + cluster + 3) % (unsigned)5) - 3 : (t_10 >> 3) * 8 + ((tile_iteration * 7 + cluster) & 7)) * 128128 + k_iter * 64 + warp * 32032 + lane * 1001 + min(256, 1001 - t_11) - 128129]);
+          }
           mbarrier_wait(&empty[(int)((unsigned)(tile_iteration * 4 + k_iter) % (unsigned)6)], 1 - ((int)((unsigned)(tile_iteration * 16 + k_iter) / (unsigned)6) & 1));
           if (warp == 4 && lane == 0) {
             mbarrier_arrive_expect_tx(&full[(int)((unsigned)(tile_iteration * 4 + k_iter) % (unsigned)6)], 16384);
-            const int t_9 = (int)((unsigned)(tile_iteration * 4 + k_iter) % (unsigned)6);
-            tma_load_2d<false>(&b[t_9 * 8192 + 0 * 8192 + 0 * 4096 + 0 * 64 + 0], &B_map, &full[t_9], 0, k_iter * 64);
-            const int t_10 = (int)((unsigned)(tile_iteration * 4 + k_iter) % (unsigned)6);
-            tma_load_2d<false>(&b[t_10 * 8192 + 0 * 8192 + 1 * 4096 + 0 * 64 + 0], &B_map, &full[t_10], 64, k_iter * 64);
+            const int t_12 = (int)((unsigned)(tile_iteration * 4 + k_iter) % (unsigned)6);
+            tma_load_2d<false>(&b[t_12 * 8192 + 0 * 8192 + 0 * 4096 + 0 * 64 + 0], &B_map, &full[t_12], 0, k_iter * 64);
+            const int t_13 = (int)((unsigned)(tile_iteration * 4 + k_iter) % (unsigned)6);
+            tma_load_2d<false>(&b[t_13 * 8192 + 0 * 8192 + 1 * 4096 + 0 * 64 + 0], &B_map, &full[t_13], 64, k_iter * 64);
           }
           #pragma unroll
           for (int vector_2 = 0; vector_2 < 8; ++vector_2) {
