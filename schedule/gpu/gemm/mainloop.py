@@ -9,7 +9,9 @@ multiply it once it has arrived. Two mbarriers of each stage say so:
     issue its loads, which arrive at full     wait for the wgmma of the stage before, and arrive at its empty
 
 So the products of one k iteration are always under way. Fills of stages are counted over all tiles of a CTA, so that
-loads run ahead into the next tile while the epilogue stores this one. ``tensor_memory`` has the same loop for tcgen05.
+loads run ahead into the next tile while the epilogue stores this one. Where threads copy rows that TMA cannot load
+(``shifted_rows``), all those of a producer warpgroup do, and each of its warps arrives at full, too.
+``tensor_memory`` has the same loop for tcgen05.
 """
 
 from abc import ABC, abstractmethod

@@ -18,12 +18,22 @@ from tilewright.ir.gpu.fence import AsyncProxyFence
 from tilewright.ir.interpret import interpret
 from tilewright.ir.rewrite import map_statements
 from tilewright.ir.stmt import Seq, Stmt
+from tilewright.schedule.gpu.gemm.row_reduction_space import CUDA_GEMM_ROW_REDUCTION
 from tilewright.schedule.gpu.gemm.space import CUDA_GEMM as SKETCH
+from tilewright.schedule.sketch import Sketch
 from tilewright.te.data import random_inputs
+from tilewright.te.parse import parse_workload
 from tilewright.te.workload import Workload
 
 FEW = Target("cuda", "sm_90a", (), threads=2, vector_bytes=16)
 PLAIN: Mapping[str, KnobValue] = {"repacked": 0, "consumer_warpgroups": 1, "atoms_m": 1, "mma_n": 80, "k_atoms": 1}
+NEAREST = """
+N: float32[75]
+A: float16[70, 77]
+B: float16[75, 77]
+D[i < 70, j < 75] = sum over k < 77 of float32(A[i, k]) * float32(B[j, k])
+M[i] = min over j < 75 of N[j] - 2 * D[i, j]
+"""
 CASES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, KnobValue]]] = {
     "A, odd": ({"m": 131, "n": 72, "k": 137}, {}),
     "A, even, whole vectors": ({"m": 136, "n": 72, "k": 138}, {"k_atoms": 2}),
@@ -53,6 +63,21 @@ def test_kernels_compute_their_expression(case: str) -> None:
     copies = [b for b in SKETCH.lower(workload, FEW, schedule).workspace if "repacked" in b.name]
     assert not copies
     assert_schedule_agrees(SKETCH, workload, schedule, FEW)
+
+
+@pytest.mark.parametrize(
+    ("sketch", "workload"),
+    [
+        (SKETCH, workload_of("batch_matmul", batch=3, m=72, n=80, k=77, dtype="bfloat16", transpose_b=True)),
+        (SKETCH, workload_of("batch_matmul", batch=5, m=68, n=75, k=1101, dtype="float16")),
+        (SKETCH, workload_of("gated_linear", rows=200, inputs=137, outputs=152, dtype="float16")),
+        (CUDA_GEMM_ROW_REDUCTION, parse_workload(NEAREST)),
+    ],
+    ids=["batch", "batch along n", "two accumulators", "reduced rows"],
+)
+def test_batches_several_products_and_reduced_rows_need_no_copy_either(sketch: Sketch, workload: Workload) -> None:
+    schedule = legal_schedule_of(sketch, workload, FEW, repacked=0)
+    assert_schedule_agrees(sketch, workload, schedule, FEW)
 
 
 def test_what_lies_beyond_a_row_is_not_multiplied() -> None:
