@@ -52,6 +52,9 @@ VERSION = 8
 WARPGROUP_WARPS = WARPGROUP_THREADS // WARP_LANES
 MOST_STAGES = 12
 """More stages than these do not hide more latency."""
+MOST_COPIED_STAGES = 4
+"""Nor do more than these where threads copy rows: as many loads are under way as their registers hold, by way of what
+stages leave of L1 (not measured)."""
 BARRIER_BYTES = 48
 """The barriers that belong to no stage, and what aligns them, take so many bytes of shared memory."""
 GROUP_SCALE_COLUMNS = 16
@@ -359,7 +362,8 @@ def _pipeline(gemm: Gemm, target: Target, s: _Sizes) -> _Sizes:
     room = limits.shared_bytes_for(s["ctas_per_sm"]) - beside
     # beside a resident B, stages also keep further CTAs away, among which launches that overlap would be uneven
     fills = np.where(resident, MOST_STAGES, s["stage_fills"])
-    stages = np.minimum(np.minimum(room // stage_bytes, fills), MOST_STAGES)
+    most = np.where(s[REPACKED] == 1, MOST_STAGES, MOST_COPIED_STAGES)
+    stages = np.minimum(np.minimum(room // stage_bytes, fills), most)
     shared_bytes = np.maximum(np.maximum(stages, 1) * stage_bytes, afterwards) + beside
     return {
         "stages": stages,
