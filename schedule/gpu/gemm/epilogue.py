@@ -52,6 +52,7 @@ from ...tile.stage_body import vector_at
 from ..split_k import partial_at
 from .grouped import ROW_END
 from .mainloop import WarpRoles
+from .operand_stages import OperandStages
 from .result_box import VECTOR_BYTES, ResultBox, can_store_by_tma, line_box, reads_sources, result_box
 from .sizes import SPARE_REGISTERS, WARPGROUP_WARPS, GemmSizes, stored_columns, subtile_columns
 from .tensor_memory import TensorAccumulators
@@ -111,14 +112,31 @@ class Epilogue:
         self.stages = dict[int, Buffer]()
         """Where columns are staged, by how many they are: (warpgroup, stage, row, column), or (warpgroup, stage,
         column, row) where rows are neighbours in the results."""
+        self.reused: OperandStages | None = None
+        """Stages of the pipeline that are used instead, one for each of these. Of their rows a warpgroup has read those
+        that it overwrites, and no other one has."""
 
-    def allocate_stages(self) -> None:
-        """Allocate shared memory for what is staged: whole subtiles share it, and a rest has its own."""
+    def allocate_stages(self, a: OperandStages) -> None:
+        """Allocate shared memory for what is staged, if that does not take the place of ``a``. Whole subtiles share it,
+        and a rest has its own."""
         swizzle = tma_swizzle(self.gemm.results[0].tensor.dtype)
+        self.reused = a if self.s.reuses_stages else None
         for columns in dict.fromkeys(len(part) for part in self.staged):
             whole = columns == subtile_columns(self.gemm)
             name, swizzled = ("staged", True) if whole else ("staged_rest", self.gemm.along_m)
-            self.stages[columns] = self._allocate_stages(name, columns, swizzle if swizzled else None)
+            if self.reused is None:
+                self.stages[columns] = self._allocate_stages(name, columns, swizzle if swizzled else None)
+            else:
+                self.stages[columns] = a.buffer
+
+    def _staged_at(self, stage: int, row: Expr, column: Expr) -> tuple[Expr, ...]:
+        """Return where a place of a stage is, or ``row`` stands for a column and ``column`` for a row."""
+        if self.reused is None:
+            return self.warpgroup, index(stage), row, column
+        atom = self.warpgroup * self.s.atoms_m
+        if self.reused.along_k:
+            return index(stage), index(0), atom * WGMMA_M + row, column
+        return index(stage), index(0), atom, row, column
 
     def _allocate_stages(self, name: str, columns: int, swizzle: Swizzle | None = None) -> Buffer:
         s, subtile = self.s, WGMMA_M * columns
@@ -137,14 +155,9 @@ class Epilogue:
             for atom in range(self.s.atoms_m)
         ]
 
-    def allocate_first_sources(self) -> SourceRegisters:
-        """Allocate registers for the sources of the first subtile."""
-        return self._allocate_sources(self._subtiles[0]) if self.staged else {}
-
-    def load_first_sources(self, at: Mapping[str, Expr], held: SourceRegisters | None = None) -> SourceRegisters:
-        """Begin to load the sources of the first subtile, into ``held`` if given, while wgmma may still be under
-        way."""
-        return self._load_sources(self._subtiles[0], at, held) if self.staged else {}
+    def load_first_sources(self, at: Mapping[str, Expr]) -> SourceRegisters:
+        """Begin to load the sources of the first subtile, while wgmma may still be under way."""
+        return self._load_sources(self._subtiles[0], at) if self.staged else {}
 
     def store(self, accumulators: Accumulators, at: Mapping[str, Expr], sources: SourceRegisters) -> None:
         """Store all outputs of the warpgroup's rows, which begin at ``at`` (axis -> index). ``sources`` are those of
@@ -327,28 +340,20 @@ class Epilogue:
 
     # --- through shared memory
 
-    def _allocate_sources(self, subtile: _Subtile) -> SourceRegisters:
-        """Allocate registers for what a subtile needs: for every pair of columns, and for each half of the rows if it
-        is not the same for all rows."""
-        pairs = len(subtile.columns) // 4
-        return {
-            load: self.w.allocate("source", (pairs * _halves(load),), load.buffer.dtype, MemoryScope.REGISTER)
-            for load in _sources(self.gemm, subtile.result)
-        }
-
-    def _load_sources(
-        self, subtile: _Subtile, at: Mapping[str, Expr], held: SourceRegisters | None = None
-    ) -> SourceRegisters:
-        """Load what a subtile needs into registers, ``held`` if given."""
-        w, sources = self.w, self._allocate_sources(subtile) if held is None else held
-        for load, registers in sources.items():
+    def _load_sources(self, subtile: _Subtile, at: Mapping[str, Expr]) -> SourceRegisters:
+        """Load what a subtile needs into registers: for every pair of columns, and for each half of the rows if it is
+        not the same for all rows."""
+        w, sources, columns = self.w, dict[Expr, Buffer](), len(subtile.columns)
+        for load in _sources(self.gemm, subtile.result):
             halves = _halves(load)
+            shape = (columns // 4 * halves,)
+            sources[load] = w.allocate("source", shape, load.buffer.dtype, MemoryScope.REGISTER)
             with (
-                w.unrolled("source_pair", len(subtile.columns) // 8) as pair,
+                w.unrolled("source_pair", columns // 8) as pair,
                 w.unrolled("source_half", halves) as half,
             ):
                 value = vector_at(load, self._readable_position(subtile, at, pair, half), "n", 2)
-                w.store(registers, (Ramp(pair * (2 * halves) + half * 2, 1, 2),), value)
+                w.store(sources[load], (Ramp(pair * (2 * halves) + half * 2, 1, 2),), value)
         return sources
 
     def _readable_position(self, subtile: _Subtile, at: Mapping[str, Expr], pair: Expr, half: Expr) -> dict[str, Expr]:
@@ -426,7 +431,7 @@ class Epilogue:
             """Return where a lane's row of 8 elements begins, of the matrices from ``column`` on."""
             row = self.warp_in_group * WARP_ROWS + lane // 8 % 2 * 8
             sides = (column + lane % 8, row) if turned else (row + lane % 8, column)
-            return self.warpgroup, index(stage), *sides
+            return self._staged_at(stage, *sides)
 
         whole, rest = columns // 16, columns % 16
         if whole:
@@ -453,7 +458,7 @@ class Epilogue:
                 for warp in range(parts):
                     place = {**at, "m": at["m"] + warp * self.s.atoms_m * WARP_ROWS} if warp else at
                     corner = tuple(vector_at(i, place, "n", 1) for i in box.indices)
-                    source = (self.warpgroup, index(stage), index(warp * WARP_ROWS), index(0))
+                    source = self._staged_at(stage, index(warp * WARP_ROWS), index(0))
                     extents = box.extents(columns, parts)
                     w.emit(TmaStore(box.tensor, corner, staged, source, extents))
             w.emit(TmaStoreCommit())  # a group for each subtile, so that waits know how many are under way
@@ -474,7 +479,7 @@ class Epilogue:
         w, here, staged = self.w, at["m"] * columns // lines.tensor.shape[-1], self.stages[columns]
         with w.when(self.elected):
             with w.when(at["n"] < self.gemm.n.extent):  # tiles of a cluster may lie beside the result
-                source = (self.warpgroup, index(stage), index(0), index(0))
+                source = self._staged_at(stage, index(0), index(0))
                 w.emit(TmaStore(lines.tensor, (here, index(0)), staged, source, lines.rows))
             w.emit(TmaStoreCommit())
         return True

@@ -115,32 +115,27 @@ class _GemmKernelWriter:
             atoms = 1 if self.promoted == 1 else s.atoms_m
             self.block_sums = [self._allocate_accumulators("block_sums", atoms) for _ in range(buffers)]
             self.promotion = Promotion(w, self.gemm, s, self.roles)
-        several_tiles = self.scheduler.cluster_tiles > s.clusters
-        self.epilogue = self.make_epilogue(w, self.gemm, s, self.roles, several_tiles)
-        self.sources = self.epilogue.allocate_first_sources() if s.reuses_stages else None
         with w.scope():
             loop = Tcgen05Mainloop if s.tensor_columns else WgmmaMainloop
             self.mainloop: GemmMainloop[Any] = loop(
                 w, self.gemm, s, self.scheduler, self.roles, barriers, self.tile, self.k_rank
             )
-            if not s.reuses_stages:
-                self.epilogue.allocate_stages()
+            several_tiles = self.scheduler.cluster_tiles > s.clusters
+            self.epilogue = self.make_epilogue(w, self.gemm, s, self.roles, several_tiles)
+            self.epilogue.allocate_stages(self.mainloop.a)
             if not several_tiles and not self.workspace and self.stream_k is None and self.gemm.groups is None:
                 self.mainloop.prefetch(cluster)
             self._initialise()
             self._tiles()
-            if not s.reuses_stages:
-                with w.when(self.roles.consumes):
-                    self.epilogue.wait_for_stores()
-            if s.split_k > 1 or s.reuses_stages:
+            with w.when(self.roles.consumes):
+                self.epilogue.wait_for_stores()
+            if s.split_k > 1:
                 w.barrier()
             if s.tensor_columns:
                 self._leave_tensor_memory()
-        with w.scope():  # in the place of the stages
-            if s.split_k > 1:
+        if s.split_k > 1:
+            with w.scope():  # in the place of the stages
                 self._reduce_split_k()
-            if s.reuses_stages:
-                self._store_only_tile()
         if s.cluster_size > 1:
             w.barrier(SyncScope.CLUSTER)
 
@@ -264,10 +259,10 @@ class _GemmKernelWriter:
                     with w.when(self.roles.first_lane):
                         w.emit(MbarrierArrive(self.order, index((warpgroup + 1) % s.consumer_warpgroups)))
                 own = self._warpgroup_origin(at)
-                sources = self.epilogue.load_first_sources(own, self.sources)
+                sources = self.epilogue.load_first_sources(own)
                 if not self.promoted:
                     mainloop.finish(accumulators, number)
-                if s.split_k == 1 and not s.reuses_stages:
+                if s.split_k == 1:
                     with w.when(self._has_rows(at)):
                         self.epilogue.store(accumulators, own, sources)
                 if s.tensor_columns and s.tile_iterations > 1:  # all warps have loaded what the next tile overwrites
@@ -390,16 +385,6 @@ class _GemmKernelWriter:
         threads = s.warps * WARP_LANES
         own = TileSlice(self.gemm, origin, self.k_rank, s.split_k, self.roles.thread, threads, first)
         reduce_tile(w, own, partials, vector_width(self.gemm))
-
-    def _store_only_tile(self) -> None:
-        """Store the tile of a CTA that has no other one, once all of it is multiplied."""
-        w, sources = self.w, self.sources
-        at = self.scheduler.read_origin(w, self.cluster, self.tile, self.roles.consumes)
-        self.epilogue.allocate_stages()
-        assert sources is not None
-        with w.when(self.roles.consumes), w.when(self.scheduler.exists(self.cluster) if self.gemm.dynamic else None):
-            self.epilogue.store(self.accumulators[0], self._warpgroup_origin(at), sources)
-            self.epilogue.wait_for_stores()
 
     def _has_rows(self, at: Mapping[str, Expr]) -> Expr | None:
         """Return whether the tile at ``at`` has rows of this thread's warpgroup; None where each tile has."""

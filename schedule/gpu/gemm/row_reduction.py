@@ -183,7 +183,7 @@ class RowReducingEpilogue(Epilogue):
         super().__init__(w, gemm, sizes, roles, several_tiles)
         self.partials = partials
 
-    def load_first_sources(self, at: Mapping[str, Expr], held: SourceRegisters | None = None) -> SourceRegisters:
+    def load_first_sources(self, at: Mapping[str, Expr]) -> SourceRegisters:
         """Compute what results need for each row and for the first columns, while wgmma may still be under way."""
         w, found = self.w, self._compute_columns(at, index(0), self._pairs_ahead)
         for term in self._terms("m"):

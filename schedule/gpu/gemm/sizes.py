@@ -19,7 +19,8 @@ from ..split_k import partial_at
 from ..tma_view import operand_view
 from .block_scales import scale_groups
 from .k_atoms import halo_taps, joined_groups, k_atom_count, stage_lines
-from .mma_atom import is_packed, promoted_k_atoms
+from .mma_atom import is_packed, promoted_k_atoms, wgmma_atom
+from .result_box import can_store_by_tma
 
 SPARE_REGISTERS = 30
 """Registers for addresses and constants, roughly (from compiled kernels)."""
@@ -108,8 +109,7 @@ class GemmSizes(Generic[N]):
     ``stage_fills``: how often a CTA fills a stage in all.
     ``stages``, ``stage_bytes``: how many stages the pipeline has, and what each takes.
     ``b_stages``: how many B has: as many, or one for each k iteration where it is resident.
-    ``reuses_stages``: 1 where the epilogue stages results in the place of the stages of the pipeline, which the one
-    tile of a CTA leaves by then.
+    ``reuses_stages``: 1 where the epilogue stages results in the place of A, once the one tile of a CTA is multiplied.
     ``shared_bytes``: how much shared memory a CTA takes.
     ``accumulator_registers``: how many registers of a consumer thread hold accumulators, promoted ones included.
     ``block_sum_registers``: how many of these hold block sums, which the epilogue does not need (``promotion``).
@@ -349,22 +349,19 @@ def _pipeline(gemm: Gemm, target: Target, s: _Sizes) -> _Sizes:
         chunks = _ceil(s["tile_m"], SCALE_ROWS) + _ceil(s["mma_n"], SCALE_ROWS)
         stage_bytes = stage_bytes + CHUNK_BYTES * s["k_atoms"] * scale_groups(gemm) * chunks
     epilogue_bytes = s["epilogue_stages"] * epilogue_stage_bytes(gemm, s["consumer_warpgroups"], s["tile_n"])
-    one_tile = (s["tile_iterations"] * s["tiles_per_iteration"] == 1) & (s["unit_rounds"] == 0) & (s["split_k"] == 1)
-    # accumulators that outlive the main loop would take registers where rows are copied, too
-    reuses = one_tile & (s["epilogue_stages"] > 0) & (gemm.groups is None) & (not limits.tensor_columns)
-    reuses &= s[REPACKED] == 1
-    # partial sums take the place of the stages, too
+    # partial sums take the place of the stages
     partial_rows, of_row = partial_at(gemm, s["tile_m"], s["mma_n"])
     partial_bytes = np.where(s["split_k"] > 1, 4 * partial_rows * (of_row + partial_padding(gemm)), 0)
     barrier_bytes = BARRIER_BYTES + (TENSOR_MEMORY_BYTES if limits.tensor_columns else 0)
-    beside = resident_bytes + barrier_bytes + np.where(reuses, 0, epilogue_bytes)
-    afterwards = np.maximum(partial_bytes, np.where(reuses, epilogue_bytes, 0))
-    room = limits.shared_bytes_for(s["ctas_per_sm"]) - beside
     # beside a resident B, stages also keep further CTAs away, among which launches that overlap would be uneven
     fills = np.where(resident, MOST_STAGES, s["stage_fills"])
-    most = np.where(s[REPACKED] == 1, MOST_STAGES, MOST_COPIED_STAGES)
-    stages = np.minimum(np.minimum(room // stage_bytes, fills), most)
-    shared_bytes = np.maximum(np.maximum(stages, 1) * stage_bytes, afterwards) + beside
+    most = np.minimum(fills, np.where(s[REPACKED] == 1, MOST_STAGES, MOST_COPIED_STAGES))
+    room = limits.shared_bytes_for(s["ctas_per_sm"]) - resident_bytes - barrier_bytes
+    reuses = _may_stage_in_a(gemm, target, s) & (np.minimum(room // stage_bytes, most) >= s["epilogue_stages"])
+    staged_bytes = np.where(reuses, 0, epilogue_bytes)
+    stages = np.minimum((room - staged_bytes) // stage_bytes, most)
+    held = np.maximum(np.maximum(stages, 1) * stage_bytes, partial_bytes)
+    shared_bytes = held + resident_bytes + staged_bytes + barrier_bytes
     return {
         "stages": stages,
         "stage_bytes": stage_bytes,
@@ -372,6 +369,20 @@ def _pipeline(gemm: Gemm, target: Target, s: _Sizes) -> _Sizes:
         "reuses_stages": reuses.astype(np.int64),
         "shared_bytes": shared_bytes,
     }
+
+
+def _may_stage_in_a(gemm: Gemm, target: Target, s: _Sizes) -> Bools:
+    """Return whether a CTA has one tile, whose results can take the place of A once that is multiplied: subtiles of 64
+    rows of 128 bytes of the same 16-bit type, which TMA stores, where no other warpgroup reads these rows."""
+    a, window = wgmma_atom(gemm).a, gemm.window
+    alike = a.bits == 16 and all(result.tensor.dtype == a for result in gemm.results) and can_store_by_tma(gemm)
+    own = gemm.groups is None and gemm.b_window is None and (window is None or window.halo is None)
+    if not alike or not own or limits_of(target).tensor_columns:
+        return np.zeros(len(s["tile_m"]), dtype=bool)
+    one = (s["tile_iterations"] * s["tiles_per_iteration"] == 1) & (s["unit_rounds"] == 0) & (s["split_k"] == 1)
+    whole = stored_columns(gemm, s["tile_n"]) % subtile_columns(gemm) == 0
+    found: Bools = one & (s["epilogue_stages"] > 0) & (whole | gemm.along_m)
+    return found
 
 
 def even_mma_n(columns: int, most: Ints) -> Ints:

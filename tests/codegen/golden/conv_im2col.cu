@@ -1,4 +1,4 @@
-// kernel for cuda sm_90a: tw_kernel<<<1, 288, 221336>>>
+// kernel for cuda sm_90a: tw_kernel<<<1, 288, 231576>>>
 
 // converts N values that are packed in N / 2 words
 template <int N> static __device__ __forceinline__ void unpack_half(const unsigned* words, float* x) {
@@ -201,25 +201,24 @@ static __device__ __forceinline__ void warpgroup_sync() { asm volatile("bar.sync
 
 extern "C" __global__ void __launch_bounds__(288, 1) tw_kernel(
     const unsigned short* B,
+    const __grid_constant__ TensorMap Y_map,
     const __grid_constant__ TensorMap X_map,
-    const __grid_constant__ TensorMap W_map,
-    const __grid_constant__ TensorMap Y_map) {
+    const __grid_constant__ TensorMap W_map) {
   const int warp = warp_index();
   const int lane = threadIdx.x % 32;
   extern __shared__ __align__(1024) unsigned char shared[];
-  long long* const full = reinterpret_cast<long long*>(shared + 221184);
-  long long* const empty = reinterpret_cast<long long*>(shared + 221264);
+  long long* const full = reinterpret_cast<long long*>(shared + 231424);
+  long long* const empty = reinterpret_cast<long long*>(shared + 231504);
   unsigned short* const a = reinterpret_cast<unsigned short*>(shared + 0);
   unsigned short* const b = reinterpret_cast<unsigned short*>(shared + 147456);
-  unsigned short* const staged_rest = reinterpret_cast<unsigned short*>(shared + 0);
+  unsigned short* const staged_rest = reinterpret_cast<unsigned short*>(shared + 221184);
   if (threadIdx.x == 0) {
+    prefetch_tensormap(&Y_map);
     prefetch_tensormap(&X_map);
     prefetch_tensormap(&W_map);
-    prefetch_tensormap(&Y_map);
   }
   griddepcontrol_launch_dependents();
   __align__(16) float accumulators[24];
-  __align__(16) unsigned source[5];
   if (warp == 8 && lane == 0) {
     #pragma unroll 1
     for (int stage = 0; stage < 9; ++stage) {
@@ -241,6 +240,7 @@ extern "C" __global__ void __launch_bounds__(288, 1) tw_kernel(
         }
       }
     }
+    __align__(16) unsigned source[5];
     #pragma unroll
     for (int source_pair = 0; source_pair < 5; ++source_pair) {
       *recast<unsigned>(&source[source_pair * 2 / 2]) = *recast<unsigned>(&B[source_pair * 8 + (lane & 3) * 2]);
@@ -249,20 +249,6 @@ extern "C" __global__ void __launch_bounds__(288, 1) tw_kernel(
     if (lane == 0) {
       mbarrier_arrive(&empty[8]);
     }
-  }
-  if (warp >= 8) {
-    if (lane == 0) {
-      #pragma unroll 1
-      for (int k_iter = 0; k_iter < 9; ++k_iter) {
-        mbarrier_wait(&empty[k_iter], 1);
-        mbarrier_arrive_expect_tx(&full[k_iter], 24576);
-        tma_load_im2col_4d<false>(&a[k_iter * 8192 + 0 * 8192 + 0 * 64 + 0], &X_map, &full[k_iter], 0, -1, -1, 0, (int)((unsigned)k_iter % (unsigned)3), (int)((unsigned)k_iter / (unsigned)3));
-        tma_load_3d<false>(&b[k_iter * 4096 + 0 * 4096 + 0 * 4096 + 0 * 64 + 0], &W_map, &full[k_iter], 0, 0, k_iter);
-      }
-    }
-  }
-  __syncthreads();
-  if (warp < 8) {
     __align__(16) unsigned output[10];
     #pragma unroll
     for (int output_pair = 0; output_pair < 5; ++output_pair) {
@@ -296,6 +282,17 @@ extern "C" __global__ void __launch_bounds__(288, 1) tw_kernel(
     }
     if ((warp & 3) == 0 && lane == 0) {
       tma_store_wait_group_read<0>();
+    }
+  }
+  if (warp >= 8) {
+    if (lane == 0) {
+      #pragma unroll 1
+      for (int k_iter = 0; k_iter < 9; ++k_iter) {
+        mbarrier_wait(&empty[k_iter], 1);
+        mbarrier_arrive_expect_tx(&full[k_iter], 24576);
+        tma_load_im2col_4d<false>(&a[k_iter * 8192 + 0 * 8192 + 0 * 64 + 0], &X_map, &full[k_iter], 0, -1, -1, 0, (int)((unsigned)k_iter % (unsigned)3), (int)((unsigned)k_iter / (unsigned)3));
+        tma_load_3d<false>(&b[k_iter * 4096 + 0 * 4096 + 0 * 4096 + 0 * 64 + 0], &W_map, &full[k_iter], 0, 0, k_iter);
+      }
     }
   }
 }

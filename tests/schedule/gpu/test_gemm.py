@@ -2,11 +2,21 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.schedule.gpu.tiles import H200, WHOLE, assert_agrees, compiled, legal_schedule_of, schedule_of, workload_of
+from tests.schedule.gpu.tiles import (
+    H200,
+    WHOLE,
+    assert_agrees,
+    assert_schedule_agrees,
+    compiled,
+    legal_schedule_of,
+    schedule_of,
+    workload_of,
+)
 from tilewright.codegen.backends import backend_for
 from tilewright.codegen.lowering import finish
 from tilewright.codegen.shared_memory import plan_shared_memory
@@ -524,3 +534,23 @@ def test_nothing_spills_and_wgmma_stays_under_way(workload: Workload, knobs: dic
     backend = backend_for(H200)
     code = backend.assembly(backend.emit(kernel, H200), H200)
     assert "HGMMA" in code and "UTMALDG" in code and "UTMASTG" in code
+
+
+@pytest.mark.parametrize(
+    ("parameters", "reused"),
+    [
+        ({}, True),
+        ({"transpose_a": True, "dtype": "bfloat16"}, True),
+        ({"bias": True, "activation": "relu"}, True),
+        ({"n": 72}, False),  # columns that are no whole subtile have rows of other lengths
+    ],
+    ids=str,
+)
+def test_results_of_a_single_tile_are_staged_where_a_was(parameters: dict[str, Any], reused: bool) -> None:
+    workload = workload_of("matmul", **{"m": 200, "n": 128, "k": 200, "dtype": "float16", **parameters})
+    tile = {"consumer_warpgroups": 2, "ping_pong": 0, "atoms_m": 1, "mma_n": 128, "split_k": 1, "k_atoms": 1}
+    schedule = legal_schedule_of(SKETCH, workload, epilogue_stages=2, **tile)
+    kernel = SKETCH.lower(workload, H200, schedule)
+    shared = {s.buffer.name for s in walk_statements(kernel.body) if isinstance(s, Allocate)}
+    assert ("staged" not in shared) == reused
+    assert_schedule_agrees(SKETCH, workload, schedule)
