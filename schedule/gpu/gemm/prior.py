@@ -67,8 +67,6 @@ one."""
 SHIFTED_INSTRUCTIONS, ISSUED_LANES = 41, 128
 """Threads that shift rows need so many instructions for a vector of 16 bytes (from compiled kernels), of which a
 multiprocessor issues those of so many lanes in a cycle."""
-SECTOR_BYTES = 32
-"""Loads of threads bring so many bytes at least."""
 SHIFTED_LATENCY_CYCLES = 1000
 """They wait so long for what they have loaded at once (an estimate)."""
 
@@ -164,13 +162,11 @@ def _multiplied_share(gemm: Gemm, sizes: GemmSizes[Ints]) -> Floats:
 
 
 def _lines_read(gemm: Gemm, axis: str, sizes: GemmSizes[Ints]) -> Floats:
-    """Return ``lines_read`` of an operand in each setting. Threads that shift rows ask for sectors, not lines."""
-    operand = gemm.a if axis == "m" else gemm.b
-    shifted = 1.0
+    """Return ``lines_read`` of an operand in each setting, also where it is not copied first."""
+    operand, shifted = gemm.a if axis == "m" else gemm.b, 1.0
     if operand.load is not None and is_shifted(gemm, axis, 0):
         tensor = operand_view(operand.load).buffer
-        begins = gcd(SECTOR_BYTES, *(stride * tensor.dtype.bytes for stride in tensor.strides[:-1]))
-        shifted += (SECTOR_BYTES - begins) / LINE_BYTES
+        shifted = _lines_of(LINE_BYTES, [stride * tensor.dtype.bytes for stride in tensor.strides[:-1]])
     return np.where(sizes.repacked == 1, lines_read(gemm, operand), shifted)
 
 
