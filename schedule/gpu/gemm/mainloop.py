@@ -235,24 +235,21 @@ class GemmMainloop(ABC, Generic[A]):
         s, w, roles = self.s, self.w, self.roles
         thread, block = roles.thread % WARPGROUP_THREADS, self.k_iterations.block(at, k_iter)
         atoms = [{**at, **self.k_iterations.place(block, n)} for n in range(s.k_atoms)]
-        waits, brings_b = True, self._brings_b(fill)
-        groups = (
-            [(None, self._shifted)]
-            if brings_b is None
-            else [(brings_b if operand is self.b else None, [operand]) for operand in self._shifted]
-        )
-        for brings, operands in groups:
-            boxes = [
-                box for operand in operands for n, here in enumerate(atoms) for box in operand.boxes(fill, n, here)
-            ]
+        together: list[tuple[list[ShiftedStages], Expr | None]] = [(self._shifted, None)]
+        if s.resident_b:  # B is copied for the first tile alone
+            together = [([o], self._brings_b(fill) if o is self.b else None) for o in self._shifted]
+        waits = True
+        for operands, exists in together:
+            boxes = [box for o in operands for n, here in enumerate(atoms) for box in o.boxes(fill, n, here)]
+            prefetches = PREFETCHED_FILLS > 0 and exists is None and all(o.along_k for o in operands)
             for part in parts_of(boxes, s.held_vectors):
                 if not waits:  # the assembler would load this part, too, before the one before is stored
                     w.barrier(SyncScope.WARP)
                 with w.scope():
                     moved = registers_of(w, part)
-                    with w.when(brings):
+                    with w.when(exists):
                         load_part(w, part, moved, thread)
-                    if PREFETCHED_FILLS and all(operand.along_k for operand in operands) and brings is None:
+                    if prefetches:
                         prefetch_rows(w, part, PREFETCHED_FILLS * s.k_atoms * multiplied_k(self.gemm), thread)
                     if waits:
                         w.emit(empty)
@@ -260,7 +257,7 @@ class GemmMainloop(ABC, Generic[A]):
                             with w.when(roles.elected):
                                 self._load_boxes(at, k_iter, fill, None)
                     waits = False
-                    with w.when(brings):
+                    with w.when(exists):
                         store_part(w, part, moved, thread)
         w.emit(AsyncProxyFence())
         w.barrier(SyncScope.WARP)

@@ -26,8 +26,7 @@ from ....ir.gpu.wgmma import LINE_BYTES, SWIZZLE_128B_ELEMENTS
 from ....ir.rewrite import substitute
 from ...problems.gemm import Gemm
 from ..tma_view import ending_at, operand_view
-from .k_atoms import joined_groups, row_depth
-from .mma_atom import promoted_k_atoms
+from .k_atoms import row_depth
 from .operand_stages import OperandStages
 from .repack import ROW_ALIGNMENT_BYTES, has_uneven_rows
 
@@ -110,13 +109,10 @@ class ShiftedStages(OperandStages):
 
 def can_shift(gemm: Gemm) -> bool:
     """Return whether threads can copy the operands whose rows are uneven: plain matrices of 16-bit floats."""
-    plain = gemm.window is None and gemm.b_window is None and gemm.groups is None and gemm.dynamic is None
-    loads = [o.load for o in (gemm.a, *gemm.all_b)]
-    if not plain or joined_groups(gemm) > 1 or promoted_k_atoms(gemm) or gemm.block_scales is not None:
+    if any(part is not None for part in (gemm.window, gemm.b_window, gemm.groups, gemm.dynamic)):
         return False
-    return all(
-        load is not None and load.dtype.is_float and load.dtype.bits == 16 and _is_whole(gemm, load) for load in loads
-    )
+    loads = [o.load for o in (gemm.a, *gemm.all_b) if o.load is not None]
+    return all(load.dtype.is_float and load.dtype.bits == 16 and _is_whole(gemm, load) for load in loads)
 
 
 def is_shifted(gemm: Gemm, axis: str, repacked: int) -> bool:
