@@ -53,9 +53,6 @@ VERSION = 8
 WARPGROUP_WARPS = WARPGROUP_THREADS // WARP_LANES
 MOST_STAGES = 12
 """More stages than these do not hide more latency."""
-MOST_COPIED_STAGES = 4
-"""Nor do more than these where threads copy rows: as many loads are under way as their registers hold, by way of what
-stages leave of L1 (not measured)."""
 BARRIER_BYTES = 48
 """The barriers that belong to no stage, and what aligns them, take so many bytes of shared memory."""
 GROUP_SCALE_COLUMNS = 16
@@ -355,7 +352,7 @@ def _pipeline(gemm: Gemm, target: Target, s: _Sizes) -> _Sizes:
     barrier_bytes = BARRIER_BYTES + (TENSOR_MEMORY_BYTES if limits.tensor_columns else 0)
     # beside a resident B, stages also keep further CTAs away, among which launches that overlap would be uneven
     fills = np.where(resident, MOST_STAGES, s["stage_fills"])
-    most = np.minimum(fills, np.where(s[REPACKED] == 1, MOST_STAGES, MOST_COPIED_STAGES))
+    most = np.minimum(fills, MOST_STAGES)
     room = limits.shared_bytes_for(s["ctas_per_sm"]) - resident_bytes - barrier_bytes
     reuses = _may_stage_in_a(gemm, target, s) & (np.minimum(room // stage_bytes, most) >= s["epilogue_stages"])
     staged_bytes = np.where(reuses, 0, epilogue_bytes)

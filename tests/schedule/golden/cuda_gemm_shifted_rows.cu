@@ -1,4 +1,4 @@
-// kernel for cuda sm_90a: tw_kernel<<<79, 256, 147520>>>
+// kernel for cuda sm_90a: tw_kernel<<<79, 256, 213088>>>
 
 // converts N values and packs them into N / 2 words
 template <int N> static __device__ __forceinline__ void pack_half(const float* x, unsigned* words) {
@@ -228,11 +228,11 @@ extern "C" __global__ void __launch_bounds__(256, 1) tw_kernel(
   const int warp = warp_index();
   const int lane = threadIdx.x % 32;
   extern __shared__ __align__(1024) unsigned char shared[];
-  long long* const full = reinterpret_cast<long long*>(shared + 147456);
-  long long* const empty = reinterpret_cast<long long*>(shared + 147488);
+  long long* const full = reinterpret_cast<long long*>(shared + 212992);
+  long long* const empty = reinterpret_cast<long long*>(shared + 213040);
   unsigned short* const a = reinterpret_cast<unsigned short*>(shared + 0);
-  unsigned short* const b = reinterpret_cast<unsigned short*>(shared + 65536);
-  unsigned short* const staged = reinterpret_cast<unsigned short*>(shared + 131072);
+  unsigned short* const b = reinterpret_cast<unsigned short*>(shared + 98304);
+  unsigned short* const staged = reinterpret_cast<unsigned short*>(shared + 196608);
   if (threadIdx.x == 0) {
     prefetch_tensormap(&C_map);
     prefetch_tensormap(&B_map);
@@ -241,7 +241,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) tw_kernel(
   __align__(16) float accumulators[128];
   if (warp == 4 && lane == 0) {
     #pragma unroll 1
-    for (int stage = 0; stage < 4; ++stage) {
+    for (int stage = 0; stage < 6; ++stage) {
       mbarrier_init(&full[stage], 5);
       mbarrier_init(&empty[stage], 4);
     }
@@ -254,21 +254,21 @@ extern "C" __global__ void __launch_bounds__(256, 1) tw_kernel(
       if (tile_iteration * 79 + cluster < 157) {
         #pragma unroll 1
         for (int k_iter = 0; k_iter < 16; ++k_iter) {
-          mbarrier_wait(&full[k_iter & 3], (k_iter >> 2) & 1);
-          const int t = k_iter & 3;
+          mbarrier_wait(&full[(int)((unsigned)(tile_iteration * 4 + k_iter) % (unsigned)6)], (int)((unsigned)(tile_iteration * 16 + k_iter) / (unsigned)6) & 1);
+          const int t = (int)((unsigned)(tile_iteration * 4 + k_iter) % (unsigned)6);
           wgmma_m64n128k16_f16<64, false, true>(accumulators, wgmma_descriptor(&a[t * 8192 + 0 * 8192 + 0 * 64 + 0]), wgmma_descriptor_mn_major<8192>(&b[t * 8192 + 0 * 8192 + 0 * 4096 + 0 * 64 + 0]), k_iter >= 1);
-          const int t_1 = k_iter & 3;
+          const int t_1 = (int)((unsigned)(tile_iteration * 4 + k_iter) % (unsigned)6);
           wgmma_m64n128k16_f16<64, false, true>(accumulators + 64, wgmma_descriptor(&a[t_1 * 8192 + 0 * 8192 + 64 * 64 + 0]), wgmma_descriptor_mn_major<8192>(&b[t_1 * 8192 + 0 * 8192 + 0 * 4096 + 0 * 64 + 0]), k_iter >= 1);
           wgmma_wait_group<2>(); warpgroup_fence_operand<128>(accumulators);
           if (k_iter >= 1) {
             if (lane == 0) {
-              mbarrier_arrive(&empty[(k_iter + 3) & 3]);
+              mbarrier_arrive(&empty[(int)((unsigned)(tile_iteration * 4 + k_iter + 5) % (unsigned)6)]);
             }
           }
         }
         wgmma_wait_group<0>(); warpgroup_fence_operand<128>(accumulators);
         if (lane == 0) {
-          mbarrier_arrive(&empty[3]);
+          mbarrier_arrive(&empty[(int)((unsigned)(tile_iteration * 2 + 1) % (unsigned)3) * 2 + 1]);
         }
         __align__(16) unsigned output[16];
         #pragma unroll
@@ -408,23 +408,23 @@ extern "C" __global__ void __launch_bounds__(256, 1) tw_kernel(
             const int t_11 = k_iter * 64;
             prefetch_l2_line(&A[(t_10 >= 152 ? (int)((unsigned)(t_10 + 3) / (unsigned)5) * 5 + (int)((unsigned)(tile_iteration * 4 + cluster + 3) % (unsigned)5) - 3 : (t_10 >> 3) * 8 + ((tile_iteration * 7 + cluster) & 7)) * 128128 + k_iter * 64 + warp * 32032 + lane * 1001 + min(256, 1001 - t_11) - 128129]);
           }
-          mbarrier_wait(&empty[k_iter & 3], 1 - ((k_iter >> 2) & 1));
+          mbarrier_wait(&empty[(int)((unsigned)(tile_iteration * 4 + k_iter) % (unsigned)6)], 1 - ((int)((unsigned)(tile_iteration * 16 + k_iter) / (unsigned)6) & 1));
           if (warp == 4 && lane == 0) {
-            mbarrier_arrive_expect_tx(&full[k_iter & 3], 16384);
-            const int t_12 = k_iter & 3;
+            mbarrier_arrive_expect_tx(&full[(int)((unsigned)(tile_iteration * 4 + k_iter) % (unsigned)6)], 16384);
+            const int t_12 = (int)((unsigned)(tile_iteration * 4 + k_iter) % (unsigned)6);
             tma_load_2d<false>(&b[t_12 * 8192 + 0 * 8192 + 0 * 4096 + 0 * 64 + 0], &B_map, &full[t_12], 0, k_iter * 64);
-            const int t_13 = k_iter & 3;
+            const int t_13 = (int)((unsigned)(tile_iteration * 4 + k_iter) % (unsigned)6);
             tma_load_2d<false>(&b[t_13 * 8192 + 0 * 8192 + 1 * 4096 + 0 * 64 + 0], &B_map, &full[t_13], 64, k_iter * 64);
           }
           #pragma unroll
           for (int vector_2 = 0; vector_2 < 8; ++vector_2) {
             const int offset_4 = warp * 256 + lane * 8;
-            *recast<uint4>(&a[(k_iter & 3) * 8192 + vector_2 * 1024 - 1024 + (offset_4 ^ ((offset_4 >> 3) & 56))]) = *recast<uint4>(&moved[vector_2 * 8 / 2]);
+            *recast<uint4>(&a[(int)((unsigned)(tile_iteration * 4 + k_iter) % (unsigned)6) * 8192 + vector_2 * 1024 - 1024 + (offset_4 ^ ((offset_4 >> 3) & 56))]) = *recast<uint4>(&moved[vector_2 * 8 / 2]);
           }
           fence_proxy_async();
           __syncwarp();
           if (lane == 0) {
-            mbarrier_arrive(&full[k_iter & 3]);
+            mbarrier_arrive(&full[(int)((unsigned)(tile_iteration * 4 + k_iter) % (unsigned)6)]);
           }
         }
       }

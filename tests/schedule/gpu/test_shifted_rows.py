@@ -131,7 +131,7 @@ def test_what_is_refused(workload: Workload, knobs: Mapping[str, KnobValue]) -> 
     "parameters",
     [
         {"m": 65536, "n": 64, "k": 999},
-        {"m": 20000, "n": 100, "k": 1001, "transpose_b": True},
+        {"m": 65536, "n": 64, "k": 999, "transpose_b": True},
         {"m": 8192, "n": 512, "k": 2049},
         {"m": 4096, "n": 1001, "k": 512, "transpose_a": True},
         {"m": 4000000, "n": 64, "k": 999},
