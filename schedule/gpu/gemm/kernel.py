@@ -36,7 +36,8 @@ from .grouped import ROW_END, GroupedTileScheduler, grouped_tile_scheduler
 from .mainloop import GemmMainloop, StageBarriers, WarpRoles, WgmmaMainloop
 from .mma_atom import promoted_k_atoms, wgmma_atom
 from .promotion import SHARERS, Promotion, PromotionScales
-from .repack import repack_views
+from .repack import repack, repack_views
+from .shifted_rows import copied_first
 from .sizes import WARPGROUP_WARPS, GemmSizes, partial_padding
 from .stream_k import StreamK, WorkUnit, write_fixup
 from .tensor_memory import Tcgen05Mainloop, TensorAccumulators
@@ -64,7 +65,9 @@ class _GemmKernelWriter:
     ) -> None:
         self.s, self.name, self.make_epilogue = sizes, name, epilogue
         self.w = FreshNameWriter(gemm.names)
-        self.gemm, self.workspace = prepare(self.w, gemm) if sizes.repacked else (gemm, ())
+        if not sizes.repacked:
+            prepare = partial(repack, as_views=True, only=copied_first(gemm))
+        self.gemm, self.workspace = prepare(self.w, gemm)
         self.gemm, packed = pack_scales(self.w, self.gemm)
         self.workspace = (*self.workspace, *packed)
         s, self.atom, self.promoted = sizes, wgmma_atom(gemm), promoted_k_atoms(gemm)

@@ -17,7 +17,7 @@ from .k_atoms import joined_groups, multiplied_k, stage_lines, tap_share
 from .mma_atom import is_packed, promoted_k_atoms, splitting, wgmma_atom
 from .repack import ROW_ALIGNMENT_BYTES, uneven_operands
 from .result_box import can_store_by_tma
-from .shifted_rows import LINE_VECTORS, is_shifted
+from .shifted_rows import LINE_VECTORS, copied_first, is_shifted
 from .sizes import GemmSizes, b_along_k, epilogue_subtiles, scale_products, stage_columns
 
 # Factors and cycles that were fitted to kernels timed on an H200. They are counted in cycles of a multiprocessor, so
@@ -258,10 +258,11 @@ def prior_seconds(
     busy        = tiles of a multiprocessor x tile + adding up partial sums
     time        = launch + packing + repacking
                 + joined(busy, reading all that is multiplied and writing all outputs once
-                                                  + lines of B that are asked for again and again)
+                               + lines of B that are asked for again and again)
     """
     work = unit_cycles(gemm, sizes, peaks)
-    packing, repacking, memory = _memory_cycles(gemm, peaks)
+    packing, memory = _memory_cycles(gemm, peaks)
+    before = packing + _repacking_cycles(gemm, sizes, peaks)
     shifting = _shifting_cycles(gemm, sizes) if gemm.window is None else 0.0
     iteration = joined(work.mma, work.l2, work.shared, _arrival_cycles(sizes, work), shifting)
     iteration *= np.where(sizes.consumer_warpgroups == 3, THREE_WARPGROUPS, 1.0)
@@ -276,9 +277,7 @@ def prior_seconds(
     tile = np.maximum(tile, taken.least)
     busy = tiles_per_sm(sizes) * tile + _reduction_cycles(gemm, sizes, peaks)
     served = memory + _shared_line_cycles(gemm, sizes)
-    seconds: Floats = (
-        peaks.launch_seconds + (packing + repacking * sizes.repacked + joined(busy, served)) / peaks.clock_hz
-    )
+    seconds: Floats = peaks.launch_seconds + (before + joined(busy, served)) / peaks.clock_hz
     return seconds
 
 
@@ -318,17 +317,23 @@ def _reduction_cycles(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> Fl
     return cycles
 
 
-def _memory_cycles(gemm: Gemm, peaks: GpuPeaks) -> tuple[float, float, float]:
-    """Return how many cycles it takes to pack operands, to repack them, and to read all that is multiplied and write
-    all outputs once."""
+def _memory_cycles(gemm: Gemm, peaks: GpuPeaks) -> tuple[float, float]:
+    """Return how many cycles it takes to pack operands, and to read all that is multiplied and write all outputs
+    once."""
     loads = {o.load.buffer.name: o.load.buffer for o in (gemm.a, *gemm.all_b) if o.load and is_packed(gemm, o)}
     planes, element = max(splitting(gemm).planes, 1), wgmma_atom(gemm).a.bytes
     before, packed = sum(b.bytes for b in loads.values()), sum(b.elements for b in loads.values()) * planes * element
     moved = sum(b.bytes for b in (*gemm.inputs, *(r.tensor for r in gemm.results if gemm.stored))) - before + packed
     packing = len(loads) * PACK_CYCLES + (before + packed) / peaks.memory_bytes_per_cycle
-    plain = gemm.window is None and gemm.b_window is None
-    repacking = repack_cycles(uneven_operands(gemm, as_views=True), peaks) if plain else 0.0
-    return packing, repacking, moved / peaks.memory_bytes_per_cycle
+    return packing, moved / peaks.memory_bytes_per_cycle
+
+
+def _repacking_cycles(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> Floats | float:
+    """Return how many cycles it takes to repack operands: all, or small ones where threads shift the others."""
+    if gemm.window is not None or gemm.b_window is not None:
+        return 0.0
+    uneven, small = uneven_operands(gemm, as_views=True), copied_first(gemm)
+    return np.where(sizes.repacked == 1, repack_cycles(uneven, peaks), repack_cycles(small, peaks))
 
 
 def repack_cycles(uneven: Sequence[Buffer], peaks: GpuPeaks) -> float:

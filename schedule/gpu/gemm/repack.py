@@ -43,11 +43,13 @@ def has_uneven_rows(tensor: Buffer) -> bool:
     return any(s * tensor.dtype.bytes % ROW_ALIGNMENT_BYTES for s in tensor.strides[:-1])
 
 
-def repack(w: FreshNameWriter, gemm: Gemm, *, as_views: bool = False) -> tuple[Gemm, tuple[Buffer, ...]]:
+def repack(
+    w: FreshNameWriter, gemm: Gemm, *, as_views: bool = False, only: Sequence[Buffer] | None = None
+) -> tuple[Gemm, tuple[Buffer, ...]]:
     """Return the same product on tensors with aligned rows, and those of them that are workspace. A launch fills these
     first. Nothing is written where all rows are aligned already. Operands that must be K-major or are split are
-    packed. ``as_views``: as in ``uneven_operands``."""
-    uneven = uneven_operands(gemm, as_views=as_views)
+    packed. ``as_views``: as in ``uneven_operands``. ``only``: which of the tensors are repacked, if not all."""
+    uneven = uneven_operands(gemm, as_views=as_views) if only is None else only
     gemm, packed = pack(w, gemm) if find_atom(gemm) is not None else (gemm, ())
     if not uneven:
         return gemm, packed

@@ -28,11 +28,13 @@ from ...problems.gemm import Gemm
 from ..tma_view import ending_at, operand_view
 from .k_atoms import row_depth
 from .operand_stages import OperandStages
-from .repack import ROW_ALIGNMENT_BYTES, has_uneven_rows
+from .repack import ROW_ALIGNMENT_BYTES, has_uneven_rows, uneven_operands
 
 PREFETCHED_FILLS = 3
 """So many fills ahead, lines are prefetched into L2: threads wait for what they load."""
 LINE_VECTORS = LINE_BYTES // ROW_ALIGNMENT_BYTES
+SMALL_SHARE = 8
+"""A tensor of at most one of so many parts of the largest one is small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +117,19 @@ def can_shift(gemm: Gemm) -> bool:
     return all(load.dtype.is_float and load.dtype.bits == 16 and _is_whole(gemm, load) for load in loads)
 
 
+def copied_first(gemm: Gemm) -> tuple[Buffer, ...]:
+    """Return the tensors with uneven rows that a first launch copies even where threads shift those of others: the
+    small ones, which many tiles read."""
+    uneven = uneven_operands(gemm, as_views=True)
+    most = max((tensor.bytes for tensor in uneven), default=0)
+    return tuple(tensor for tensor in uneven if SMALL_SHARE * tensor.bytes <= most)
+
+
 def is_shifted(gemm: Gemm, axis: str, repacked: int) -> bool:
     """Return whether threads copy the operand along ``axis``: A, or all B."""
-    operands = (gemm.a,) if axis == "m" else gemm.all_b
-    return not repacked and any(o.load is not None and has_uneven_rows(operand_view(o.load).buffer) for o in operands)
+    operands, copied = (gemm.a,) if axis == "m" else gemm.all_b, {tensor.name for tensor in copied_first(gemm)}
+    views = [operand_view(o.load).buffer for o in operands if o.load is not None]
+    return not repacked and any(has_uneven_rows(view) and view.name not in copied for view in views)
 
 
 def _is_whole(gemm: Gemm, load: Load) -> bool:

@@ -42,6 +42,7 @@ CASES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, KnobValue]]] = {
     "B, pairs": ({"m": 72, "n": 90, "k": 64}, {"mma_n": 96}),
     "A and B along n": ({"m": 70, "n": 75, "k": 77}, {"ctas_per_sm": 2}),
     "A and B along k": ({"m": 70, "n": 75, "k": 141, "transpose_b": True, "dtype": "bfloat16"}, {"k_atoms": 4}),
+    "A, and a small B is copied": ({"m": 650, "n": 75, "k": 77, "transpose_b": True}, {"mma_n": 80}),
     "A along m, B along n": ({"m": 131, "n": 75, "k": 70, "transpose_a": True}, {"atoms_m": 2}),
     "A along m, B along k": ({"m": 69, "n": 80, "k": 67, "transpose_a": True, "transpose_b": True}, {}),
     "B of whole rows": ({"m": 300, "n": 72, "k": 131}, {"resident_b": 1}),
@@ -60,8 +61,8 @@ def test_kernels_compute_their_expression(case: str) -> None:
     parameters, knobs = CASES[case]
     workload = workload_of("matmul", **{"dtype": "float16", **parameters})
     schedule = _schedule(workload, FEW, **knobs)
-    copies = [b for b in SKETCH.lower(workload, FEW, schedule).workspace if "repacked" in b.name]
-    assert not copies
+    copies = [b.name for b in SKETCH.lower(workload, FEW, schedule).workspace]
+    assert copies == (["B_repacked"] if "small B" in case else [])
     assert_schedule_agrees(SKETCH, workload, schedule, FEW)
 
 
@@ -146,8 +147,8 @@ def test_the_best_without_a_copy_by_the_prior_compiles_without_spills(parameters
     schedule = space.schedule(int(best))
     assert schedule["repacked"] == 0
     kernel = SKETCH.lower(workload, H200, schedule)
-    (resources,) = build_kernel(kernel, H200).resources.values()  # refuses what spills
-    assert resources.stack_bytes == 0
+    launches = build_kernel(kernel, H200).resources.values()  # refuses what spills
+    assert all(resources.stack_bytes == 0 for resources in launches)
     backend = backend_for(H200)
     code = backend.assembly(backend.emit(finish(kernel, H200), H200), H200)
     assert "LDG.E.128" in code and "HGMMA" in code
