@@ -1,11 +1,11 @@
 """The region where an expression is evaluated: the box of the axes, cut by the conditions of enclosing selects."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from ..core.dtypes import INDEX
-from ..ir.expr import Binary, BinaryOp, Compare, CompareOp, Const, Expr, Logic, LogicOp, Unary, UnaryOp, index
+from ..ir.expr import Binary, BinaryOp, Compare, CompareOp, Const, Expr, Logic, LogicOp, Unary, UnaryOp, Var, index
 from ..ir.linear_form import LinearForm, affine_form
 from .limits import MAX_CONSTRAINTS
 
@@ -18,8 +18,9 @@ _MACHINE = 1 << 63
 def box_bounds(f: LinearForm, box: Box) -> tuple[int, int]:
     """Return the least and the greatest value of ``f`` in ``box``."""
     low = high = f.constant
-    for name, c in f.coefficients.items():
-        a, b = box[name]
+    for atom, c in f.terms.items():
+        assert isinstance(atom, Var)
+        a, b = box[atom.name]
         a, b = c * a, c * b
         low, high = (low + a, high + b) if a <= b else (low + b, high + a)
     return low, high
@@ -27,24 +28,25 @@ def box_bounds(f: LinearForm, box: Box) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """The points of ``box`` where every one of ``constraints`` is at least 0. Conditions that are not affine are
-    left out, so a region may be larger than what its conditions say, never smaller."""
+    """The points of ``box`` where every one of ``constraints`` is at least 0. Conditions on one axis are part of the
+    box. Those that are not affine are left out, so a region may be larger than what its conditions say, never smaller.
+    """
 
     box: Box
     constraints: tuple[LinearForm, ...] = ()
 
     def where(self, condition: Expr, holds: bool) -> "Region":
         """Return the part of this region where ``condition`` is ``holds``."""
-        added = tuple(_constraints(condition, holds, self.box))
+        added = _constraints(condition, holds, self.box)
         if not added:
             return self
-        region = Region(self.box, (self.constraints + added)[:MAX_CONSTRAINTS])
+        constraints = (*self.constraints, *(g for g in added if len(g.terms) > 1))[:MAX_CONSTRAINTS]
+        box = _tightened(self.box, added)
         for _ in range(3):  # bounds of one axis may tighten the next one's; more rounds gain nothing for affine guards
-            box = _tightened(region)
-            if box == region.box:
+            before, box = box, _tightened(box, constraints)
+            if box == before:
                 break
-            region = Region(box, region.constraints)
-        return region
+        return Region(box, constraints)
 
     @property
     def is_empty(self) -> bool:
@@ -55,16 +57,17 @@ class Region:
         """Inclusive bounds of ``f`` over this region. They are sound, and exact for the guards that people write."""
         low, high = box_bounds(f, self.box)
         for g in self.constraints:
-            for name, g_coefficient in g.coefficients.items():
+            for atom, g_coefficient in g.terms.items():
                 # f <= f + r*g for any r >= 0: pick r so that one axis cancels, times |g_coefficient|.
-                f_coefficient = f.coefficient(name)
+                f_coefficient = f.terms.get(atom)
+                if f_coefficient is None:
+                    continue
                 scale = abs(g_coefficient)
+                least, most = box_bounds(f.scaled(scale).plus(g, -f_coefficient * g_coefficient // scale), self.box)
                 if f_coefficient * g_coefficient < 0:
-                    above = box_bounds(f.scaled(scale) + g.scaled(abs(f_coefficient)), self.box)[1]
-                    high = min(high, above // scale)
-                elif f_coefficient * g_coefficient > 0:
-                    below = box_bounds(f.scaled(scale) - g.scaled(abs(f_coefficient)), self.box)[0]
-                    low = max(low, -(-below // scale))
+                    high = min(high, most // scale)
+                else:
+                    low = max(low, -(-least // scale))
         return low, high
 
 
@@ -122,19 +125,17 @@ _AT_LEAST_ZERO: dict[CompareOp, list[tuple[int, int]]] = {
 """``a - b`` compared with 0, as (s, c) with ``s * (a - b) + c >= 0``."""
 
 
-def _tightened(region: Region) -> Box:
+def _tightened(box: Box, constraints: Sequence[LinearForm]) -> Box:
     """Return the bounds of each axis after solving each constraint for it, with the other axes at their most favourable
     values."""
-    box = dict(region.box)
-    for g in region.constraints:
-        most = box_bounds(g, box)[1]
+    tight = dict(box)
+    for g in constraints:
+        most = box_bounds(g, tight)[1]
         for name, coefficient in g.coefficients.items():
-            low, high = box[name]
-            rest = most - max(coefficient * low, coefficient * high)
+            low, high = tight[name]
             if coefficient > 0:
-                low = max(low, -(rest // coefficient))
+                low = max(low, -((most - coefficient * high) // coefficient))
             else:
-                high = min(high, rest // -coefficient)
-            box[name] = (low, high)
-            most = rest + max(coefficient * low, coefficient * high)
-    return box
+                high = min(high, (most - coefficient * low) // -coefficient)
+            tight[name] = (low, high)
+    return tight

@@ -79,3 +79,12 @@ def test_a_quotient_below_a_number_is_below_a_multiple() -> None:
     i = Var("i")
     region = Region({"i": (-20, 20)}).where(Logic(LogicOp.AND, i // 3 < 4, i // 3 > -3), True)
     assert region.box == {"i": (-6, 11)}
+
+
+def test_conditions_on_one_axis_are_kept_however_many_there_are() -> None:
+    i, j = Var("i"), Var("j")
+    region = Region({"i": (0, 99), "j": (0, 99)}).where(i + j < 150, True)
+    for n in range(80):
+        region = region.where(i < n, False).where(i + j < 70, False)
+    assert region.box == {"i": (79, 99), "j": (0, 70)}
+    assert region.bounds(LinearForm({i: 1, j: 1})) == (79, 149)
