@@ -40,7 +40,8 @@ def machine_code(cubin: bytes) -> list[tuple[bytes, bytes]]:
 def sass_of(cubin: bytes, *, ptx_lines: bool = False) -> str | None:
     """Return the SASS of a cubin; None where no disassembler is installed, or it does not know the architecture.
     ``ptx_lines``: say ahead of instructions which line of the PTX they come from, where the cubin has line
-    information."""
+    information. The analysis of data flow (``-ndf`` leaves it out) takes a quarter of the time, and has something to
+    say of jumps through the branch stack alone."""
     program = disassembler()
     if program is None:
         return None
@@ -48,7 +49,7 @@ def sass_of(cubin: bytes, *, ptx_lines: bool = False) -> str | None:
         file = Path(folder) / "kernel.cubin"
         file.write_bytes(cubin)
         try:
-            command = [str(program), "-c", *(["-gp"] if ptx_lines else []), str(file)]
+            command = [str(program), "-c", "-ndf", *(["-gp"] if ptx_lines else []), str(file)]
             done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=True)
         except (OSError, subprocess.SubprocessError):
             return None
