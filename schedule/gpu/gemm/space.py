@@ -144,9 +144,9 @@ def _plan(workload: Workload, target: Target) -> GemmPlan | None:
         return GemmPlan(gemm, target) if takes_dynamic_rows(gemm) else None
     if gemm.groups is not None and not _can_group(gemm):
         return None
-    if not gemm.others and gemm.a.load.dtype.bits == 16 and skinny_gemm_of(workload) is not None:
-        return None
-    return GemmPlan(gemm, target)
+    # those of few rows read rows at multiples of 16 bytes alone
+    few = not gemm.others and gemm.a.load.dtype.bits == 16 and skinny_gemm_of(workload) is not None
+    return None if few and not uneven_operands(gemm, as_views=True) else GemmPlan(gemm, target)
 
 
 def with_slices(gemm: Gemm) -> Gemm:

@@ -554,3 +554,10 @@ def test_results_of_a_single_tile_are_staged_where_a_was(parameters: dict[str, A
     shared = {s.buffer.name for s in walk_statements(kernel.body) if isinstance(s, Allocate)}
     assert ("staged" not in shared) == reused
     assert_schedule_agrees(SKETCH, workload, schedule)
+
+
+def test_few_rows_are_left_to_others_where_those_can_read_them() -> None:
+    def taken(inputs: int) -> bool:
+        return SKETCH.matches(workload_of("linear", rows=33, inputs=inputs, outputs=4096, dtype="float16"), H200)
+
+    assert taken(5121) and not taken(5120)  # rows at multiples of 2 bytes, and of 16
