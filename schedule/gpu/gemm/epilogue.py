@@ -5,7 +5,8 @@ A warpgroup computes its rows of a tile subtile by subtile: 64 rows and at most 
 There are three ways to store a subtile:
 
     by TMA            it is put into one of several stages in shared memory (16 bits by stmatrix), and a TMA store takes
-                      it from there, as rows, or as whole lines of memory where rows are shorter
+                      it from there, as rows, or as whole lines of memory where rows are shorter; a CTA with one tile
+                      has these stages in the place of A
     as staged rows    stmatrix puts it into one stage, and each warp stores the 16 rows that it staged; where rows are
                       pixels, and neighbours in the results, it stores eight pixels of a column at once
     from registers    every thread stores the pairs of columns that it holds; where rows are pixels, and neighbours in
@@ -113,8 +114,8 @@ class Epilogue:
         """Where columns are staged, by how many they are: (warpgroup, stage, row, column), or (warpgroup, stage,
         column, row) where rows are neighbours in the results."""
         self.reused: OperandStages | None = None
-        """Stages of the pipeline that are used instead, one for each of these. Of their rows a warpgroup has read those
-        that it overwrites, and no other one has."""
+        """The operand whose stages are used instead, one for each of these. A warpgroup overwrites the rows that it
+        alone has read."""
 
     def allocate_stages(self, a: OperandStages) -> None:
         """Allocate shared memory for what is staged, if that does not take the place of ``a``. Whole subtiles share it,
@@ -130,7 +131,8 @@ class Epilogue:
                 self.stages[columns] = a.buffer
 
     def _staged_at(self, stage: int, row: Expr, column: Expr) -> tuple[Expr, ...]:
-        """Return where a place of a stage is, or ``row`` stands for a column and ``column`` for a row."""
+        """Return the indices of a place in a stage. Where rows are neighbours in the results, ``row`` is the number of
+        a column, and ``column`` that of a row."""
         if self.reused is None:
             return self.warpgroup, index(stage), row, column
         atom = self.warpgroup * self.s.atoms_m
