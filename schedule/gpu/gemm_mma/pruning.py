@@ -11,7 +11,7 @@ from ...space.columns import Bools, Floats, Ints
 from ...space.pruning import best_by_prior
 from ..gemm.repack import uneven_operands
 from ..occupancy import limits_of
-from .operands import LEAST_COPY_BYTES, atom_of, copy_elements
+from .operands import copy_elements
 from .sizes import CopyWidths, GemmMmaSizes, block_ks
 
 
@@ -25,7 +25,6 @@ class GemmMmaPruning:
     ``most_ctas_per_sm``: how many CTAs a multiprocessor runs at most; below that, as many as there is room and work
     for.
     ``most_copies``: how many copies a thread makes for a stage at most.
-    ``narrow``: up to how many rows, or columns, words are copied sooner than repacked.
     """
 
     most_settings: int = 250
@@ -33,7 +32,6 @@ class GemmMmaPruning:
     most_warps: int = 8
     most_ctas_per_sm: int = 4
     most_copies: int = 32
-    narrow: int = 128
 
     def promising(self, gemm: Gemm, target: Target, widths: CopyWidths, s: GemmMmaSizes[Ints], prior: Floats) -> Bools:
         """Return which settings are worth a measurement, bool[n], given all that are legal. ``prior``: their
@@ -48,9 +46,7 @@ class GemmMmaPruning:
         usual &= (s.tile_m < 2 * gemm.m.extent) & (s.tile_n < 2 * gemm.n.extent)
         usual &= (s.block_k == least) | (s.k_iters * s.split_k * s.block_k < gemm.k.extent + least)
         if uneven_operands(gemm):
-            words = min(widths.plain) * atom_of(gemm).operand.bytes >= LEAST_COPY_BYTES
-            sooner_copied = words and min(gemm.m.extent, gemm.n.extent) <= self.narrow
-            usual &= (s.repacked == 0) | (min(widths.repacked) == copy_elements(gemm) and not sooner_copied)
+            usual &= (s.repacked == 0) | (min(widths.repacked) == copy_elements(gemm))
         # split-K pays where it keeps multiprocessors busy that would have no tile
         alone = (s.blocks <= target.threads * s.ctas_per_sm) & (s.k_iters >= 2)
         usual &= (s.split_k == 1) | alone

@@ -4,7 +4,7 @@ Operands are 16-bit floats in any layout and of any alignment, accumulators floa
 outputs are any pointwise functions of the accumulator. On Hopper wgmma is faster where it can be used. There this
 sketch takes what wgmma cannot, such as float64 with accumulators of float64, and small products: many of one tile
 each, which it begins and ends sooner, those with rows that begin between multiples of 16 bytes, which wgmma needs
-repacked (few rows or columns, or little work), and those of many rows and few columns.
+repacked, and those of many rows and few columns.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ from ..peaks import gpu_peaks
 from ..reduction_prior import SECTOR_BYTES
 from ..skinny.mma_mainloop import can_lower_skinny_mma
 from .mainloop import can_use_mma, lower_gemm_mma
-from .operands import LEAST_COPY_BYTES, copy_elements
+from .operands import copy_elements
 from .prior import prior_seconds, unit_cycles
 from .pruning import GemmMmaPruning
 from .sizes import VERSION, CopyWidths, GemmMmaSizes, copy_widths, gemm_mma_knobs, gemm_mma_sizes
@@ -42,10 +42,7 @@ than by wgmma: 512 products of 64^3 take an H200 4.9 us, not 5.1."""
 MOST_UNCOPIED, WIDEST_UNCOPIED = 1 << 24, 128
 """A product of up to so many multiplications with uneven rows, and a batch of products with up to so many rows, columns
 and places of k, may gain from doing without the repacking that wgmma needs: 1000 products of 50x60x70 took an H200
-26 us with it, of which the repacking was 10. So may a product with up to so many columns, or rows, since repacking
-takes longer than multiplying: 20000x128x1004 29.5 us, not 45.3. Words of 4 bytes are copied as they are. Single 16-bit
-elements take so long that up to ``NARROW`` columns gain: 100000x32x333 42.0 us, not 54.7; 65536x64x999 111, not 105.
-"""
+26 us with it, of which the repacking was 10."""
 NARROW, LEAST_ROWS = 32, 1 << 12
 """A result with up to so many columns, and at least so many rows, takes as long as A takes to load. Many small CTAs
 have more of it under way than the persistent ones with wgmma, whose lines of 128 bytes are zeros beyond the end of k:
@@ -128,14 +125,10 @@ def _plan(workload: Workload, target: Target) -> GemmMmaPlan | None:
 def _gains_beside_wgmma(gemm: Gemm) -> bool:
     """Return whether mma.sync may be faster than wgmma: many results of one tile each, few columns, or less work than
     repacking takes."""
-    if uneven := uneven_operands(gemm):
+    if uneven_operands(gemm):
         sides = [axis.extent for axis in (gemm.m, gemm.n, gemm.k)]
         batch = prod(axis.extent for axis in gemm.batch)
-        if batch > 1 and max(sides) > WIDEST_UNCOPIED:
-            return prod(sides) * batch <= MOST_UNCOPIED
-        words = all(b.shape[-1] * b.dtype.bytes % LEAST_COPY_BYTES == 0 for b in uneven)
-        narrow = min(sides[:2]) <= (WIDEST_UNCOPIED if words else NARROW)
-        return narrow or batch > 1 or prod(sides) <= MOST_UNCOPIED
+        return prod(sides) * batch <= MOST_UNCOPIED or (batch > 1 and max(sides) <= WIDEST_UNCOPIED)
     if gemm.batch:
         return max(gemm.m.extent, gemm.n.extent) <= WIDEST_ALONE and gemm.k.extent <= LONGEST_ALONE
     whole = all(gemm.n.extent * result.tensor.dtype.bytes % SECTOR_BYTES == 0 for result in gemm.results)
