@@ -4,7 +4,7 @@ Images and filters are 16-bit floats, or float32 that the precision lets matrix 
 image are side by side (NHWC and its kin). There are one to three dimensions, with padding, strides and dilations. TF32
 wants filters K-major, (filter, taps, channel); others are packed by a first launch. Groups are a batch of products;
 those of few channels are widened (``widen``) or joined (``join``). Places in a row that are side by side may be loaded
-as one (``row_taps``), of images that get their border by a first launch where they have one (``border``). Epilogues are
+as one (``row_taps``), of images whose rows a first launch pads where they need it (``row_padding``). Epilogues are
 those of ``cuda_gemm``.
 Outputs may also have their pixels side by side (NCHW), or channels that become pixels, as those of a transposed
 convolution do. What ``cuda_gemm`` takes, a window of one place that moves pixel by pixel, is left to it. Images of few
@@ -43,9 +43,9 @@ from ..gemm.prior import prior_seconds
 from ..gemm.result_box import can_store_by_tma, can_store_staged_rows
 from ..gemm.space import ARCHITECTURE, CUDA_GEMM, PRUNING, QUANTITIES, GemmPlan
 from ..peaks import GpuPeaks, gpu_peaks
-from .border import Border, border_of
 from .fold import folding_of
 from .join import SWIZZLE_LINES, join_groups, joinable_groups
+from .row_padding import RowPadding, row_padding_of
 from .row_taps import join_row_taps
 from .widen import widening_of
 
@@ -79,12 +79,12 @@ MOST_PATCHES = 2
 class ConvPlan(GemmPlan):
     """One convolution on one target. ``patched``: the same product for each kind of patch, by its name. ``given``: the
     product of the workload, where ``gemm`` is a product on folded images or of widened groups. ``row_taps``: how many
-    places in a row ``gemm`` has joined to one. ``border``: how images get the border that these need, if any."""
+    places in a row ``gemm`` has joined to one. ``padding``: how rows of images are padded for that, if so."""
 
     patched: Mapping[str, Gemm]
     given: Gemm | None = None
     row_taps: int = 1
-    border: Border | None = None
+    padding: RowPadding | None = None
 
     @property
     def pixels(self) -> tuple[str, ...]:
@@ -158,8 +158,8 @@ class ConvPlan(GemmPlan):
         if patched is not None:
             in_patches = prior_seconds(patched, self.sizes(columns), known)
             seconds = np.where(columns.flags(PIXELS, IM2COL), seconds, in_patches)
-        if self.border is not None:
-            return seconds + _copied_seconds(self.border.images, known)
+        if self.padding is not None:
+            return seconds + _copied_seconds(self.padding.images, known)
         if self.given is None:
             return seconds
         if widening_of(self.given) is not None:
@@ -175,8 +175,8 @@ class ConvPlan(GemmPlan):
         assert gemm.window is not None
         window = replace(gemm.window, taps_innermost=bool(setting[K_ORDER.name]))
         product, sizes = replace(gemm, window=window), self.sizes_of(setting)
-        if self.border is not None:
-            return lower_gemm(product, KERNEL_NAME, sizes, partial(_add_border, self.border))
+        if self.padding is not None:
+            return lower_gemm(product, KERNEL_NAME, sizes, partial(_pad_rows, self.padding))
         if self.given is None:
             return lower_gemm(product, KERNEL_NAME, sizes)
         if WIDENED in setting:
@@ -203,7 +203,7 @@ class ConvPlans(Plan):
         """The knobs that say which product it is, where there are several."""
         groups = "how many groups are joined, whose channels fill rows of 128 bytes in shared memory"
         taps = "how many places in a row of pixels a window sees at once, whose channels fill such rows"
-        taps += ": images get their border first" if any(plan.border for plan in self.plans) else ""
+        taps += ": rows of images are padded first" if any(plan.padding for plan in self.plans) else ""
         found = (
             Knob(JOINED, tuple(dict.fromkeys(plan.joined_groups for plan in self.plans)), groups),
             Knob(ROW_TAPS, tuple(dict.fromkeys(plan.row_taps for plan in self.plans)), taps),
@@ -280,11 +280,11 @@ def _fold(given: Gemm, overlapped: bool, w: FreshNameWriter, product: Gemm) -> t
     return replace(product, a=a, b=b), (folding.images, folding.filters)
 
 
-def _add_border(border: Border, w: FreshNameWriter, product: Gemm) -> tuple[Gemm, tuple[Buffer, ...]]:
-    """Write the launch that copies images with their border; ``product`` on them, and the workspace for them."""
+def _pad_rows(padding: RowPadding, w: FreshNameWriter, product: Gemm) -> tuple[Gemm, tuple[Buffer, ...]]:
+    """Write the launch that pads rows of images; ``product`` on them, and the workspace for them."""
     assert product.a.load is not None
-    images = replace(border.images, name=w.fresh(border.images.name))
-    replace(border, images=images).write(w)
+    images = replace(padding.images, name=w.fresh(padding.images.name))
+    replace(padding, images=images).write(w)
     seen = replace(product.a.load.buffer, name=images.name)
     return replace(product, a=_on(product.a, seen)), (images,)
 
@@ -378,19 +378,19 @@ def _joined(plan: ConvPlan, count: int) -> ConvPlan:
 
 
 def _with_row_taps(plan: ConvPlan) -> ConvPlan | None:
-    """Return the plan whose windows see all places in a row at once, on images with a border where they see one; None
+    """Return the plan whose windows see all places in a row at once, on padded images where they see padding; None
     where they cannot."""
-    border = border_of(plan.gemm)
+    padding = row_padding_of(plan.gemm)
 
     def joined(gemm: Gemm) -> Gemm | None:
-        bordered = border_of(gemm)
-        return join_row_taps(gemm if bordered is None else bordered.product())
+        padded = row_padding_of(gemm)
+        return join_row_taps(gemm if padded is None else padded.product())
 
     found = {name: joined(gemm) for name, gemm in plan.patched.items()}
     gemm, patched = joined(plan.gemm), {name: gemm for name, gemm in found.items() if gemm is not None}
     if gemm is None or plan.gemm.window is None or len(patched) < len(found):
         return None
-    return replace(plan, gemm=gemm, patched=patched, row_taps=plan.gemm.window.taps[-1], border=border)
+    return replace(plan, gemm=gemm, patched=patched, row_taps=plan.gemm.window.taps[-1], padding=padding)
 
 
 def _patched(workload: Workload, gemm: Gemm) -> Mapping[str, Gemm]:

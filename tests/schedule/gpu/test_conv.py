@@ -338,7 +338,7 @@ def test_places_in_a_row_are_loaded_as_one(case: str) -> None:
     check(workload, H200, schedule)
 
 
-BORDERED: dict[str, tuple[Workload, int, dict[str, Any]]] = {
+PADDED: dict[str, tuple[Workload, int, dict[str, Any]]] = {
     "line": (conv1d(channels=16, length=40, batch=2, kernel=5, padding=2, bias=True), 5, {"pixels": "im2col"}),
     "strided": (
         conv2d(channels=24, height=9, width=22, kernel_h=5, kernel_w=5, padding=2, stride=2, activation="relu"),
@@ -355,17 +355,17 @@ BORDERED: dict[str, tuple[Workload, int, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("case", BORDERED)
-def test_rows_get_their_border_so_that_places_in_them_are_loaded_as_one(case: str) -> None:
-    workload, taps, knobs = BORDERED[case]
+@pytest.mark.parametrize("case", PADDED)
+def test_rows_are_padded_so_that_places_in_them_are_loaded_as_one(case: str) -> None:
+    workload, taps, knobs = PADDED[case]
     schedule = legal_schedule_of(SKETCH, workload, row_taps=taps, atoms_m=1, **knobs)
     kernel = SKETCH.lower(workload, H200, schedule)
     first, _ = kernel.launches
-    assert first.name == "border"
+    assert first.name == "pad_rows"
     check(workload, H200, schedule)
 
 
-def test_a_border_is_worth_a_copy_where_channels_leave_rows_empty() -> None:
+def test_padding_is_worth_a_copy_where_channels_leave_rows_empty() -> None:
     workload = conv2d(
         batch=8, channels=24, height=112, width=112, filters=80, kernel_h=5, kernel_w=5, padding=2, stride=2
     )

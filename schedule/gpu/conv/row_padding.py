@@ -1,4 +1,4 @@
-"""Images whose rows get their border in memory, so that windows see all their places in a row at once (``row_taps``).
+"""Images whose rows are padded in memory, so that windows see all their places in a row at once (``row_taps``).
 
 A first launch copies the images, with zeros beside each row. They are written and read once more for that, but rows of
 128 bytes in shared memory are fuller: 5 places of 24 channels are 2 rows, and were 5 of which most was empty.
@@ -20,7 +20,7 @@ THREADS = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Border:
+class RowPadding:
     """``images`` is (image, pixel along each dimension, channel): those of ``gemm`` with ``left`` zeros ahead of each
     row, and as many behind it as windows reach beyond it."""
 
@@ -29,7 +29,7 @@ class Border:
     left: int
 
     def product(self) -> Gemm:
-        """Return the product on images with a border."""
+        """Return the product on padded images."""
         assert self.gemm.window is not None
         window = replace(self.gemm.window, lower=(*self.gemm.window.lower[:-1], 0))
         image = Load(self.images, (*window.corner(Var("m")), Var("k")))
@@ -42,7 +42,7 @@ class Border:
         *pixels, channels = self.images.shape
         vectors = self.images.elements // width
         axes = [("cta", -(-vectors // THREADS), HardwareAxis.GRID_X), ("thread", THREADS, HardwareAxis.THREAD)]
-        with w.launch("border", axes) as (cta, thread):
+        with w.launch("pad_rows", axes) as (cta, thread):
             vector = cta * THREADS + thread
             with w.when(vector < vectors):
                 *place, part = delinearize(vector, (*pixels, channels // width))
@@ -56,9 +56,9 @@ class Border:
                     w.store(self.images, to, Load(source, at))
 
 
-def border_of(gemm: Gemm, name: str = "bordered_images") -> Border | None:
-    """Return how images of ``gemm`` get a border; None where windows see none in a row, or where TMA could not load
-    such images."""
+def row_padding_of(gemm: Gemm, name: str = "padded_images") -> RowPadding | None:
+    """Return how rows of images of ``gemm`` are padded; None where windows see no padding in a row, or where TMA could
+    not load such images."""
     window, image = gemm.window, gemm.a.load
     if window is None or image is None or window.shifts or image.buffer not in gemm.inputs:
         return None
@@ -68,4 +68,4 @@ def border_of(gemm: Gemm, name: str = "bordered_images") -> Border | None:
         return None
     if window.lower[-1] > 0 or (window.lower[-1] == 0 and reach <= pixels):
         return None
-    return Border(gemm, Buffer(name, (*outer, reach, channels), image.buffer.dtype), -window.lower[-1])
+    return RowPadding(gemm, Buffer(name, (*outer, reach, channels), image.buffer.dtype), -window.lower[-1])
