@@ -241,7 +241,7 @@ class GemmMainloop(ABC, Generic[A]):
         waits = True
         for operands, exists in together:
             boxes = [box for o in operands for n, here in enumerate(atoms) for box in o.boxes(fill, n, here)]
-            prefetches = PREFETCHED_FILLS > 0 and exists is None and all(o.along_k for o in operands)
+            prefetches = exists is None and all(o.along_k for o in operands)
             for part in parts_of(boxes, s.held_vectors):
                 if not waits:  # the assembler would load this part, too, before the one before is stored
                     w.barrier(SyncScope.WARP)

@@ -65,8 +65,8 @@ REPACK_CYCLES, REPACKED_BYTES_PER_CYCLE = 3500, 9
 one."""
 
 SHIFTED_INSTRUCTIONS, ISSUED_LANES = 55, 128
-"""Threads that shift rows need so many instructions for a vector of 16 bytes, of which a multiprocessor issues those of
-so many lanes in a cycle. They are 41 in compiled kernels; what 50 of these took on an H200 is told better with more."""
+"""Threads that shift rows take so many instructions for a vector of 16 bytes, and a multiprocessor issues those of so
+many lanes in a cycle. Compiled kernels have 41 of them. With 55 the prior is nearer to what 50 kernels took an H200."""
 SHIFTED_LATENCY_CYCLES = 1500
 """They wait so long for what they have loaded at once (likewise)."""
 

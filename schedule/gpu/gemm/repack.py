@@ -2,8 +2,8 @@
 
 The rest of each row is filled with zeros. Threads may bring 16-bit floats to shared memory instead (``shifted_rows``).
 
-A view of every s-th row, with strides of whole multiples of 16 bytes, does not spare the copy: its rows still begin
-between such multiples, and no box of TMA may (``ir.gpu.tma``).
+No view of a tensor spares the copy. One of every eighth row of 16-bit elements has a stride that TMA takes, but its
+rows still begin between multiples of 16 bytes, and no box of TMA may (``ir.gpu.tma``).
 """
 
 from collections.abc import Sequence

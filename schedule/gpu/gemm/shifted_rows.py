@@ -1,7 +1,7 @@
-"""Operands whose rows begin anywhere in memory, on their way through shared memory without a copy of them.
+"""Operands with unaligned rows, which a producer warpgroup brings to shared memory without a copy of them.
 
-TMA loads rows that begin at multiples of 16 bytes alone. The threads of a producer warpgroup load others to registers,
-in shifted vectors of 16 bytes, and store these to the stage as TMA would have:
+TMA loads rows that begin at multiples of 16 bytes alone. The threads of the producer load aligned vectors of others to
+registers, shift them by funnel shifts, and store them to the stage as TMA would have:
 
     load what is inside of the tensor of a part of the stage          (many loads are under way at once)
     wait until the stage is empty
@@ -73,7 +73,7 @@ Part: TypeAlias = list[RowBox]
 
 
 class ShiftedStages(OperandStages):
-    """One operand in shared memory whose rows begin anywhere in memory. No load of TMA brings it."""
+    """One operand in shared memory whose rows are unaligned in memory. No load of TMA brings it."""
 
     __slots__ = ()
 
