@@ -220,7 +220,7 @@ def gemm_sizes(gemm: Gemm, target: Target, columns: Columns) -> GemmSizes[Ints]:
     knobs[REPACKED] = columns.ints(REPACKED) if has_choice else np.ones(len(columns), np.int64)
     knobs["k_atoms"] = knobs["k_atoms"] * halo_taps(gemm)
     if gemm.along_m and gemm.window is None and gemm.b_window is None:  # sides are swapped
-        knobs["mma_n"] = even_mma_n(gemm.n.extent, knobs["mma_n"])
+        knobs["mma_n"] = even_mma_n(gemm.n.extent, knobs["mma_n"], knobs["cluster_m"])
     return _SizesInParts(gemm, target, knobs)
 
 
@@ -382,10 +382,11 @@ def _may_stage_in_a(gemm: Gemm, target: Target, s: _Sizes) -> Bools:
     return found
 
 
-def even_mma_n(columns: int, most: Ints) -> Ints:
+def even_mma_n(columns: int, most: Ints, cluster_m: Ints) -> Ints:
     """Return the width of tiles that share so many columns evenly where they have at most ``most`` each. It is a
-    multiple of 16, since the epilogue of swapped sides transposes so many at once."""
-    return _ceil(_ceil(columns, _ceil(columns, most)), 16) * 16
+    multiple of 8, as wgmma wants it, and of 16 where several CTAs load parts of these columns for each other."""
+    unit = np.where(cluster_m > 1, 16, 8)
+    return _ceil(_ceil(columns, _ceil(columns, most)), unit) * unit
 
 
 def partial_padding(gemm: Gemm) -> int:

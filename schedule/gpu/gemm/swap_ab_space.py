@@ -1,7 +1,7 @@
 """Describes products on Hopper whose sides change places: the sketch ``cuda_gemm_swap_ab``.
 
 The kernel is that of ``cuda_gemm`` for the transposed product: rows of the result are columns of its tiles, and columns
-are rows. The epilogue transposes what it stages. Tiles have multiples of 64 rows and of 16 columns, so that swapped
+are rows. The epilogue transposes what it stages. Tiles have multiples of 64 rows and of 8 columns, so that swapped
 ones can divide the rows of a result more evenly among the multiprocessors:
 
     6272 x 256 on 132 of them      49 x 2 tiles of 128 x 128, or swapped 66 x 2 tiles of 96 x 128
@@ -9,10 +9,10 @@ ones can divide the rows of a result more evenly among the multiprocessors:
 ``mma_n`` is how many columns a tile has at most. Tiles have as many columns each as share those of the product evenly,
 so that one setting serves few rows of any number well:
 
-    150, 300, 600 rows, mma_n 256      1 tile of 160, 2 of 160, 3 of 208
+    150, 300, 600 rows, mma_n 256      1 tile of 152, 2 of 152, 3 of 200
 
-Operands and results are 16-bit floats, whose rows TMA loads and stores. There is one sum, and no batch. Results of
-many rows and more columns gain nothing, nor do large ones, which have many waves of tiles.
+Operands and results are 16-bit floats, whose rows TMA loads and stores. There is one sum. Results of many rows and more
+columns gain nothing, nor do large ones, which have many waves of tiles.
 """
 
 from dataclasses import dataclass, replace
@@ -66,7 +66,7 @@ class SwappedPlan(GemmPlan):
             (*GRID.split(), "epilogue_stages"),
             lambda c: (c.ints("epilogue_stages") > 0) | ~stores_tiles(self.sizes(c)),
         )
-        return (*super().constraints, staged)
+        return (*(_with_cluster(rule) for rule in super().constraints), staged)
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
         """Return what is worth a measurement and, by the prior, faster than any setting of the product as it is; a few
@@ -81,8 +81,12 @@ class SwappedPlan(GemmPlan):
     def _stands_for_equals(self, columns: Columns) -> Bools:
         """Return whether ``mma_n`` is the largest of those that make tiles of its width."""
         values = np.array(sorted(MMA_N), np.int64)
-        widest = dict(zip(even_mma_n(self.gemm.n.extent, values).tolist(), values.tolist(), strict=True))
-        stands: Bools = np.isin(columns.ints("mma_n"), list(widest.values()))
+        most, cluster_m = columns.ints("mma_n"), columns.ints("cluster_m")
+        stands: Bools = np.zeros(len(columns), dtype=bool)
+        for ctas in np.unique(cluster_m):
+            widths = even_mma_n(self.gemm.n.extent, values, np.full_like(values, ctas))
+            widest = dict(zip(widths.tolist(), values.tolist(), strict=True))
+            stands |= (cluster_m == ctas) & np.isin(most, list(widest.values()))
         return stands
 
 
@@ -90,7 +94,7 @@ def _plan(workload: Workload, target: Target) -> SwappedPlan | None:
     if target.arch != ARCHITECTURE or skinny_gemm_of(workload) is not None:
         return None
     gemm, plain = gemm_of(workload, swapped=True), gemm_of(workload)
-    if gemm is None or plain is None or gemm.batch or not gemm.along_m:
+    if gemm is None or plain is None or not gemm.along_m:
         return None
     few_rows = gemm.n.extent <= FEW_ROWS
     if gemm.m.extent < WGMMA_M or not (few_rows or gemm.m.extent < gemm.n.extent):
@@ -104,6 +108,13 @@ def _plan(workload: Workload, target: Target) -> SwappedPlan | None:
         return None
     tiles = -(-gemm.m.extent // 128) * -(-gemm.n.extent // 128)
     return SwappedPlan(gemm, target, GemmPlan(plain, target)) if tiles <= MOST_TILES * target.threads else None
+
+
+def _with_cluster(rule: Constraint) -> Constraint:
+    """Return the constraint, which reads ``cluster_m``, too, where it reads ``mma_n``: the width of tiles depends on
+    both."""
+    width = "mma_n" in rule.knobs and "cluster_m" not in rule.knobs
+    return replace(rule, knobs=(*rule.knobs, "cluster_m")) if width else rule
 
 
 def _reads_along_n(gemm: Gemm) -> bool:
