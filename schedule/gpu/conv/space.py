@@ -330,8 +330,7 @@ def _plan(workload: Workload, target: Target) -> ConvPlans | None:
     plans = [ConvPlan(product, target, {} if product.along_pixels else patched, given)]
     if product.along_pixels:  # patches may have other numbers of rows
         plans += [ConvPlan(other, target, {}, given) for other in patched.values()]
-    if (found := _with_halo(workload, product)) is not None:
-        plans.append(ConvPlan(found, target, {}, given))
+    plans += [ConvPlan(found, target, {}, given) for found in _with_halo(workload, product)]
     count = joinable_groups(product)
     joined = [_joined(plan, count) for plan in plans] if count > 1 else []
     in_rows = [_with_row_taps(plan) for plan in plans] if given is None else []
@@ -362,13 +361,15 @@ def _implicit_gemm(workload: Workload, patch: tuple[int, ...] = (), halo: int | 
     return gemm if can_store_staged_rows(gemm) else None
 
 
-def _patches(gemm: Gemm) -> tuple[tuple[int, ...], ...]:
-    """Return the patches of the rows of a wgmma, if windows move pixel by pixel. TMA stores whole ones. Threads store
-    sectors of pixels, and may leave some out."""
+def _patches(gemm: Gemm, *, ragged: bool = False) -> tuple[tuple[int, ...], ...]:
+    """Return the patches of the rows of a wgmma, if windows move pixel by pixel. ``ragged``: whether they may go beyond
+    the last pixel. Those of pixels that threads store by sectors always may."""
     assert gemm.window is not None
     if set(gemm.window.strides) != {1}:
         return ()
-    return gemm.window.ragged_patches(WGMMA_M, RUN) if gemm.along_pixels else gemm.window.patches(WGMMA_M)
+    if gemm.along_pixels:
+        return gemm.window.ragged_patches(WGMMA_M, RUN)
+    return gemm.window.ragged_patches(WGMMA_M, 1) if ragged else gemm.window.patches(WGMMA_M)
 
 
 def _joined(plan: ConvPlan, count: int) -> ConvPlan:
@@ -407,16 +408,21 @@ def _patched(workload: Workload, gemm: Gemm) -> Mapping[str, Gemm]:
     return found
 
 
-def _with_halo(workload: Workload, gemm: Gemm) -> Gemm | None:
-    """Return the product whose rows come in patches with a halo; None where that saves no loads, or TMA cannot store
-    them."""
+def _with_halo(workload: Workload, gemm: Gemm) -> tuple[Gemm, ...]:
+    """Return the products whose rows come in patches with a halo: in whole ones, and in those that may go beyond the
+    last pixel where fewer pixels are loaded so. There are none where a halo saves no loads, or TMA cannot store the
+    results."""
     assert gemm.window is not None
     # the dimension of the halo is the slowest one of a patch
     dimensions = len(gemm.window.taps) - gemm.along_pixels
-    window = gemm.window.with_halo(WGMMA_M, SWIZZLE_LINES, _patches(gemm), dimensions)
-    product = None if window is None else _product(workload, window.patch, window.halo)
-    fits = product is not None and can_store_by_tma(product) == can_store_by_tma(gemm)
-    return product if fits else None
+    found = dict[str, Gemm]()
+    for patches in (_patches(gemm), _patches(gemm, ragged=True)):
+        window = gemm.window.with_halo(WGMMA_M, SWIZZLE_LINES, patches, dimensions)
+        product = None if window is None else _product(workload, window.patch, window.halo)
+        if product is not None and can_store_by_tma(product) == can_store_by_tma(gemm):
+            assert product.window is not None
+            found[_name(product.window)] = product
+    return tuple(found.values())
 
 
 def _name(window: ImageWindow) -> str:

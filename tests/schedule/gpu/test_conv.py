@@ -192,7 +192,19 @@ HALOS: dict[str, tuple[Workload, dict[str, Any]]] = {
         {"pixels": "halo_4x2x8"},
     ),
     "images within a patch": (conv2d(batch=4, height=4, width=12, residual=True), {"pixels": "halo_4x4x4"}),
+    "beyond the last pixel": (
+        conv2d(batch=3, height=9, width=11, dilation=2, padding=2, bias=True, residual=True),
+        {"pixels": "halo_1x4x16"},
+    ),
+    "beyond the last pixel, from registers": (
+        conv2d(batch=1, height=5, width=13, filters=42),
+        {"pixels": "halo_1x8x8", "epilogue_stages": 0},
+    ),
     "volume": (conv3d(batch=1, width=4, kernel_h=3), {"pixels": "halo_1x4x4x4"}),
+    "volume, beyond the last image": (
+        conv3d(batch=3, depth=5, height=7, width=9, kernel_h=3, bias=True),
+        {"pixels": "halo_4x1x8x2"},
+    ),
     "line": (conv1d(batch=8, length=24, padding=1), {"pixels": "halo_8x8"}),
     "folded": (
         conv2d(channels=3, kernel_h=7, kernel_w=7, padding=3, stride=2, height=16, width=16),
@@ -266,7 +278,8 @@ def test_knobs_that_change_nothing_are_fixed() -> None:
     assert values(conv2d(), "taps_innermost") == {0}
     assert values(conv2d(channels=128), "taps_innermost") == {0, 1}
     assert values(conv2d(channels=128, kernel_h=1, kernel_w=1, padding=0, stride=2), "taps_innermost") == {0}
-    assert values(conv2d(stride=2), "pixels") == values(conv2d(height=9, width=7), "pixels") == {"im2col"}
+    assert values(conv2d(stride=2), "pixels") == {"im2col"}
+    assert values(conv2d(height=9, width=7), "pixels") == {"im2col", "halo_2x4x8"}
     assert values(conv2d(), "pixels") == {"im2col", "1x4x16", "2x4x8", "halo_2x4x8"}
     with pytest.raises(IllegalSchedule, match="no whole patches of 64 rows"):
         knobs = dict(legal_schedule_of(SKETCH, conv2d(), cluster_n=2, atoms_m=1, consumer_warpgroups=1).knobs)
