@@ -1,6 +1,6 @@
 """Buffers: named, shaped, typed memory with a scope and a layout."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import prod
 
@@ -64,6 +64,11 @@ class Buffer:
     @property
     def elements(self) -> int:
         return prod(self.shape)
+
+    @property
+    def squeezed(self) -> "Buffer":
+        """Return the row-major buffer without its dimensions of one element (``numpy.squeeze``)."""
+        return replace(self, shape=tuple(n for n in self.shape if n > 1))
 
     @property
     def bytes(self) -> int:

@@ -53,7 +53,8 @@ RULES = {
     "written": "every output is stored to somewhere",
     "extent": "a loop runs at least once",
     "scope": "variables and buffers are used only where they are bound, as they were declared; loads, "
-    "stores and prefetches of a launch may take a global buffer for a single dimension of all of its elements",
+    "stores, copies and prefetches of a launch may take a global buffer for a single dimension of all of its elements, "
+    "or for one without its dimensions of one element",
     "allocation": "allocated buffers are local, register, or (under a launch, where all threads of a block allocate) "
     "shared or tensor, with extents of at least 1",
     "tensor memory": "a tensor buffer has 128 lanes of 32 to 512 columns of 32 bits, a power of two; one statement "

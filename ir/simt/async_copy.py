@@ -13,6 +13,7 @@ import numpy as np
 from ..buffer import Buffer
 from ..expr import Expr
 from ..gpu.async_copy import CopyAsync, CopyAsyncCommit, CopyAsyncWait
+from ..gpu.bulk_copy import BulkCopy, Prefetch
 from ..interpreter.memory import VECTOR_ROUNDING, Array
 from .access import under
 from .address import CheckedMemory, address_of, shared_flat
@@ -62,11 +63,11 @@ class CopiesInFlight:
 
 
 def source_elements(
-    indices: tuple[Expr, ...], memory: GlobalMemory, elements: int, size: int, context: LaunchContext
+    stmt: CopyAsync | BulkCopy | Prefetch, memory: GlobalMemory, elements: int, size: int, context: LaunchContext
 ) -> Callable[[LaunchState], tuple[Array, Array]]:
     """Return a closure that gives the first element in global memory of each copy, and who starts it. It raises where
     ``elements`` elements from there on are out of bounds, or not aligned to ``size`` bytes."""
-    address = address_of(indices, memory.buffer, context, value_closure).flat
+    address = address_of(stmt.source_indices, stmt.source, context, value_closure).flat
     return _first_elements(address, memory, elements, size, memory.buffer.elements, context)
 
 
@@ -124,7 +125,7 @@ def copy_async(stmt: CopyAsync, context: LaunchContext) -> LaunchAction:
     elements, size = stmt.elements, stmt.elements * stmt.target.dtype.bytes
     memory, origin = copy_memories(stmt.target, stmt.source, context)
     target_of = target_elements(stmt.target_indices, memory, elements, size, context)
-    source_of = source_elements(stmt.source_indices, origin, elements, size, context)
+    source_of = source_elements(stmt, origin, elements, size, context)
     mask_closure = None if stmt.mask is None else value_closure(stmt.mask, context)
     steps = np.arange(elements, dtype=np.int64)
 

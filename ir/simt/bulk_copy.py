@@ -14,7 +14,7 @@ def bulk_copy(stmt: BulkCopy, context: LaunchContext) -> LaunchAction:
     elements, size = stmt.elements, stmt.elements * stmt.target.dtype.bytes
     memory, origin = copy_memories(stmt.target, stmt.source, context)
     target_of = target_elements(stmt.target_indices, memory, elements, min(size, 16), context)
-    source_of = source_elements(stmt.source_indices, origin, elements, min(size, 16), context)
+    source_of = source_elements(stmt, origin, elements, min(size, 16), context)
     barriers, barrier_offsets = mbarrier_offsets(stmt.barriers, stmt.index, context)
     steps = np.arange(elements, dtype=np.int64)
 
@@ -36,7 +36,7 @@ def prefetch(stmt: Prefetch, context: LaunchContext) -> LaunchAction:
     """Checks that the elements lie within the buffer. Nothing is read."""
     origin = context.shared[stmt.source.name]
     assert isinstance(origin, GlobalMemory)
-    source_of = source_elements(stmt.source_indices, origin, stmt.elements, 1, context)
+    source_of = source_elements(stmt, origin, stmt.elements, 1, context)
 
     def run(state: LaunchState) -> None:
         source_of(state)

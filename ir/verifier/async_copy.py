@@ -19,7 +19,7 @@ BULK_BYTES = 16
 
 def _copy_async(stmt: CopyAsync, names: BoundNames) -> None:
     check_element(stmt.target, stmt.target_indices, names, MemoryScope.SHARED)
-    check_element(stmt.source, stmt.source_indices, names, MemoryScope.GLOBAL)
+    check_element(stmt.source, stmt.source_indices, names.as_accessed(stmt.source), MemoryScope.GLOBAL)
     size = stmt.elements * stmt.target.dtype.bytes
     if stmt.source.dtype != stmt.target.dtype:
         raise RuleBroken("operation", f"{stmt.source.dtype} is copied to {stmt.target.name} of {stmt.target.dtype}")
@@ -39,7 +39,7 @@ def _copy_async_wait(stmt: CopyAsyncWait, names: BoundNames) -> None:
 
 def _bulk_copy(stmt: BulkCopy, names: BoundNames) -> None:
     check_element(stmt.target, stmt.target_indices, names, MemoryScope.SHARED)
-    check_element(stmt.source, stmt.source_indices, names, MemoryScope.GLOBAL)
+    check_element(stmt.source, stmt.source_indices, names.as_accessed(stmt.source), MemoryScope.GLOBAL)
     check_mbarrier(stmt.barriers, stmt.index, names)
     size = stmt.elements * stmt.target.dtype.bytes
     if stmt.source.dtype != stmt.target.dtype:

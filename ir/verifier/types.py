@@ -64,12 +64,13 @@ class BoundNames:
         return BoundNames(self.variables, {**self.buffers, buffer.name: buffer}, launch=self.launch)
 
     def as_accessed(self, buffer: Buffer) -> "BoundNames":
-        """Return the names for a load, store or prefetch. Those of a launch take a global buffer for a single
-        dimension."""
+        """Return the names for a load, store, copy or prefetch. Those of a launch take a global buffer for a single
+        dimension, or for one without its dimensions of one element."""
         bound = self.buffers.get(buffer.name)
         if self.launch is None or bound in (None, buffer) or buffer.scope is not MemoryScope.GLOBAL:
             return self
-        return self.with_buffer(buffer) if buffer == replace(bound, shape=(bound.elements,)) else self
+        views = (replace(bound, shape=(bound.elements,)), bound.squeezed)
+        return self.with_buffer(buffer) if buffer in views else self
 
     def inside(self, launch: Launch) -> "BoundNames":
         """Return the names that are bound in the body of ``launch``."""

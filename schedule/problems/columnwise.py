@@ -25,7 +25,9 @@ from ...ir.expr import Expr, Load, Var, walk
 from ...ir.linear_form import LinearForm, affine_form
 from ...ir.rewrite import loads_of, substitute
 from ...te.inline import inline_stages
+from ...te.squeeze import squeezed
 from ...te.workload import Stage, Workload
+from .gemm import skinny_gemm_of
 from .row_axes import column_axis
 from .row_places import is_below, variable_forms
 from .rowwise import ComputedTensor, ReducedTensor, inlined_into_readers
@@ -121,6 +123,10 @@ class ColumnwiseProblem:
         return sum(d.bytes for r in self.reductions for d in r.accumulation.state_dtypes)
 
 
+_WIDEST_VECTOR = 16
+"""A vector has so many elements at most."""
+
+
 def outer_axis(n: int) -> str:
     """Return the name of an outer axis in the bodies of a problem. No tensor has such a name."""
     return f"outer#{n}"
@@ -144,7 +150,16 @@ def columnwise_problem(workload: Workload) -> ColumnwiseProblem | None:
 @lru_cache(maxsize=64)  # sketches of columns and of windows ask it of a workload
 def dependent_columnwise_problem(workload: Workload) -> ColumnwiseProblem | None:
     """Return the workload as reductions over leading axes that may read those before them, with members and other loads
-    if it has them, or None where it is something else."""
+    if it has them, or None where it is something else. What is no product of one row may be such work only as its
+    tensors are without dimensions of one element, as a batch of such products is. The problem has them so."""
+    found = _dependent_problem(workload)
+    if found is not None or workload.dynamic:
+        return found
+    found = _dependent_problem(squeezed(workload))
+    return found if found is not None and skinny_gemm_of(workload) is None else None
+
+
+def _dependent_problem(workload: Workload) -> ColumnwiseProblem | None:
     stages = inlined_into_readers(inline_stages(workload))
     first = next((s for s in stages or () if s.reducer is not None), None)
     order = None if first is None else _axis_order_of(first)
@@ -234,10 +249,10 @@ def _kept_variables(outer: int, columns: int) -> tuple[Expr, ...]:
 def _with_inputs(problem: ColumnwiseProblem) -> ColumnwiseProblem | None:
     """Return the problem with its inputs, or None where a load is not allowed.
 
-    A reduction may load an input at its own element, anything that does not depend on the columns, column loads, such
-    as the mean of its column, the result of a reduction before it for its own column, and anything else that is no
-    result. An elementwise output may load these, too. Another output may load the result of a reduction for its own
-    element, and anything that is no input.
+    A reduction may load an input at its own element, anything that does not depend on the columns, or on no more than
+    the first column axes where the last one has whole vectors, column loads, such as the mean of its column, the result
+    of a reduction before it for its own column, and anything else that is no result. An elementwise output may load
+    these, too. Another output may load the result of a reduction for its own element, and anything that is no input.
     """
     outer = [outer_axis(n) for n in range(len(problem.outer))]
     columns = [column_axis(n) for n in range(len(problem.columns))]
@@ -246,6 +261,8 @@ def _with_inputs(problem: ColumnwiseProblem) -> ColumnwiseProblem | None:
     other_loads: dict[Load, None] = {}
     results = {r.tensor.name for r in problem.reductions}
     of_column = variable_forms([*outer, *columns[: len(problem.result_axes)]])
+    # a vector of whole rows of columns has one place along the other column axes
+    varying = set(columns[-1:] if problem.columns[-1] % _WIDEST_VECTOR == 0 else columns)
     axes = ((outer_axis, problem.outer), (reduced_axis, problem.reduced), (column_axis, problem.columns))
     extents = {name(n): extent for name, own in axes for n, extent in enumerate(own)}
 
@@ -261,7 +278,7 @@ def _with_inputs(problem: ColumnwiseProblem) -> ColumnwiseProblem | None:
             return False
         elif _is_column_load(load, columns, problem.columns[-1]):
             column_loads[load] = None
-        elif any(f is None or set(f.variables) & set(columns) for f in forms):
+        elif any(f is None or set(f.variables) & varying for f in forms):
             other_loads[load] = None
         return True
 

@@ -36,11 +36,13 @@ from ...ir.linear_form import affine_form
 from ...ir.rewrite import free_variables, loads_of, map_loads, substitute
 from ...te.dynamic import row_extent
 from ...te.inline import MAX_INLINED_NODES, inline_stages
+from ...te.squeeze import squeezed
 from ...te.workload import Reducer, Stage, Workload
 from ..tile.accumulation import Accumulation
 from ..tile.contiguous import contiguous_over
 from ..tile.delinearize import delinearize
 from ..tile.pieces import LoadedSpan, span_of
+from .gemm import skinny_gemm_of
 from .row_axes import column_axis, has_column_axis, has_row_axis, in_order, is_column_axis, row_axes_of, row_axis
 from .row_places import is_along_a_row, is_gathered_row, is_neighbour, kind_of, row_offsets, variable_forms
 
@@ -349,8 +351,18 @@ def rowwise_problem(workload: Workload, *, reads_elsewhere: bool = False) -> Row
 
     It is none where a reduction leaves out the last dimension of what it reads, is over other axes than the other
     reductions, or reads something that belongs to another row or column. With ``reads_elsewhere`` reductions of long
-    rows may read them further on, too, by as many columns everywhere, and rows may be read at loaded indices.
+    rows may read them further on, too, by as many columns everywhere, and rows may be read at loaded indices. What is
+    no product of one row may be such work only as its tensors are without dimensions of one element, as a batch of such
+    products is. The problem has them so.
     """
+    found = _rowwise_problem(workload, reads_elsewhere)
+    if found is not None or workload.dynamic:
+        return found
+    found = _rowwise_problem(squeezed(workload), reads_elsewhere)
+    return found if found is not None and skinny_gemm_of(workload) is None else None
+
+
+def _rowwise_problem(workload: Workload, reads_elsewhere: bool) -> RowwiseProblem | None:
     stages = inlined_into_readers(inline_stages(workload))
     reducing = [s for s in stages if s.reducer is not None] if stages else []
     axes = row_axes_of(reducing[0], gathered=reads_elsewhere) if reducing else None
@@ -478,9 +490,11 @@ def _with_loads(p: RowwiseProblem, *, reads_elsewhere: bool) -> RowwiseProblem |
 def _is_product(body: Expr, p: RowwiseProblem, row_inputs: Mapping[str, Buffer]) -> bool:
     """Return whether a reduction is a product for another class. It is where it reads something that depends on some of
     the column axes alone, and something else beside the row inputs, since a sum over one of the axes comes first then,
-    as in ``x[i] * A[i, j] * y[j]``. It is, too, where a matrix of one row is multiplied."""
-    others = [n for load in {*loads_of(body)} if load.buffer.name not in row_inputs and (n := _columns_of(load))]
-    one_row = p.order != () and 1 in p.rows
+    as in ``x[i] * A[i, j] * y[j]``. It is, too, where a matrix of one row is multiplied, and not a batch of such."""
+    loads = [load for load in {*loads_of(body)} if load.buffer.name not in row_inputs and _columns_of(load)]
+    others = [_columns_of(load) for load in loads]
+    rows = {row_axis(n) for n, extent in enumerate(p.rows) if extent > 1}
+    one_row = p.order != () and 1 in p.rows and all(rows.isdisjoint(free_variables(load)) for load in loads)
     return len(others) > 0 and (one_row or (len(others) > 1 and min(others) < len(p.columns)))
 
 

@@ -381,16 +381,18 @@ def test_registers_are_uniform_where_all_threads_store_the_same() -> None:
         verify(kernel(seq(same, mma(), under(read)), D, R))
 
 
-def test_outputs_may_be_stored_to_as_a_single_dimension_of_all_their_elements() -> None:
+def test_outputs_may_be_stored_to_as_a_single_dimension_or_without_dimensions_of_one_element() -> None:
     def stored(shape: tuple[int, ...]) -> Kernel:
         w = Writer()
         with w.launch("f", THREADS):
-            w.store(Buffer("O", shape, float32), (index(3),), ONE)
-        return Kernel("k", (IN,), (Buffer("O", (2, 4), float32),), (), w.finish())
+            w.store(Buffer("O", shape, float32), (Z,) * len(shape), ONE)
+        return Kernel("k", (IN,), (Buffer("O", (2, 1, 4), float32),), (), w.finish())
 
     verify(stored((8,)))
-    with pytest.raises(InvalidKernel, match=r"buffer O is accessed as .*; rule scope: "):
-        verify(stored((4,)))
+    verify(stored((2, 4)))
+    for other in ((4,), (1, 2, 4), (4, 2), (2, 4, 1)):
+        with pytest.raises(InvalidKernel, match=r"buffer O is accessed as .*; rule scope: "):
+            verify(stored(other))
 
 
 def test_unrolled_loops_stay_in_final_kernels() -> None:

@@ -9,7 +9,9 @@ from tests.schedule.gpu.tiles import EVERY_LEGAL, H200, assert_agrees, compiled,
 from tilewright.codegen.backends import backend_for
 from tilewright.codegen.lowering import finish
 from tilewright.schedule.gpu.gemv.space import CUDA_GEMV as SKETCH
+from tilewright.schedule.sketches import SKETCHES, sketches_for
 from tilewright.te import build as te
+from tilewright.te.parse import parse_workload
 from tilewright.te.workload import Workload
 
 ONE = workload_of("linear", rows=1, inputs=4096, outputs=4096, dtype="bfloat16", bias=False)
@@ -136,3 +138,26 @@ def test_steps_are_of_even_lengths_and_no_longer_than_they_must_be() -> None:
         r * u for r in (1, 2, 3, 4, 5, 6, 8) for u in (1, 2, 3, 4, 5)
     }
     assert space.quantities["blocks"].min() <= 160 and (space.quantities["steps"] == 1).mean() > 0.5
+
+
+@pytest.mark.parametrize(
+    ("factor", "sketch"),
+    [
+        ("B[b, j, k]", "cuda_rowwise"),
+        ("B[b, 0, j, k]", "cuda_rowwise"),
+        ("B[b, k, j]", "cuda_columnwise"),
+        ("B[k, b, j]", "cuda_columnwise"),
+    ],
+)
+def test_batches_of_products_of_one_row_are_reductions_of_rows_or_columns(factor: str, sketch: str) -> None:
+    """Nothing is read twice, so that tensor cores would gain nothing. Tensors keep their dimension of one element."""
+    extents = {"b": 3, "j": 48, "k": 200, "0": 1}
+    shape = [extents[i] for i in factor.removeprefix("B[").removesuffix("]").split(", ")]
+    workload = parse_workload(
+        f"A: float16[3, 1, 200]\nB: float16{shape}\n"
+        f"S[b, i < 1, j < 48] = sum over k < 200 of float32(A[b, i, k]) * float32({factor})\n"
+        "C[b, i, j] = float16(S[b, i, j])"
+    )
+    assert [s.name for s in sketches_for(workload, H200)] == [sketch]
+    assert assert_agrees(SKETCHES[sketch], workload, 3) == 3
+    compiled(SKETCHES[sketch], workload)
