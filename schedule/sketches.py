@@ -12,6 +12,7 @@ from .contraction_chain import CONTRACTIONS
 from .decomposition import CORRELATION, CPU_DECOMPOSED, DECOMPOSED, PAIRWISE
 from .gpu.triton import CUDA_TRITON
 from .parallel_split_k import PARALLEL_SPLIT_K
+from .permuted_product import PERMUTED
 from .sketch import Sketch
 from .step_chain import Decomposer, StepChain
 from .tile_sketch import TileSketch
@@ -83,6 +84,7 @@ _CHAINS: Mapping[str, Mapping[str, Decomposer]] = {
         "cuda_correlation": CORRELATION,
         "cuda_decomposed": DECOMPOSED,
         "cuda_parallel_split_k": PARALLEL_SPLIT_K,
+        "cuda_permuted": PERMUTED,
     },
     "amdgpu": {"amdgpu_chain": CONTRACTIONS},
 }

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ..ir.expr import Expr, Var, const, index, walk
+from ..ir.expr import Cast, Expr, Load, Var, const, index, walk
 from ..ir.rewrite import free_variables, loads_of, map_expr, map_loads, substitute
 from .evaluate import Array, Evaluator
 from .functions import factors_of
@@ -29,7 +29,8 @@ _Factor = tuple[Expr, set[str]]
 @dataclass(frozen=True, slots=True)
 class Contraction:
     """A stage as the sum of ``left * right``, where neither factor depends on all axes, or as another reduction of a
-    function of these two (``pairwise_reduction_of``). The other fields are names of axes."""
+    function of these two (``pairwise_reduction_of``). The other fields are names of axes. Those of the sum come in the
+    order in which both factors have them in memory, if there is one, in the stage, too."""
 
     stage: Stage
     left: Expr
@@ -71,6 +72,11 @@ def _contraction(stage: Stage, left: _Factor, right: _Factor) -> Contraction | N
     shared = in_left & in_right & reduced
     if in_left == everything or in_right == everything or in_left | in_right != everything or not shared:
         return None
+    in_memory = _axes_in_memory(a, shared)
+    if set(in_memory) == reduced and in_memory == _axes_in_memory(b, shared):
+        stage = replace(
+            stage, reduce_axes=tuple(sorted(stage.reduce_axes, key=lambda axis: in_memory.index(axis.name)))
+        )
 
     def ordered(names: set[str]) -> tuple[str, ...]:
         return tuple(a.name for a in (*stage.axes, *stage.reduce_axes) if a.name in names)
@@ -84,6 +90,14 @@ def _contraction(stage: Stage, left: _Factor, right: _Factor) -> Contraction | N
         columns=ordered(in_right - in_left - reduced),
         shared=ordered(shared),
     )
+
+
+def _axes_in_memory(factor: Expr, axes: set[str]) -> list[str]:
+    """Return those of ``axes`` that an element of a tensor, or a cast of one, has as indices, in their order."""
+    while isinstance(factor, Cast):
+        factor = factor.value
+    indices = factor.indices if isinstance(factor, Load) else ()
+    return [i.name for i in indices if isinstance(i, Var) and i.name in axes]
 
 
 @dataclass(frozen=True, slots=True)

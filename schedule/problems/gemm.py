@@ -26,6 +26,7 @@ from ...ir.rewrite import free_variables, loads_of, map_loads, substitute
 from ...te.contraction import Contraction, contraction_of, pairwise_reduction_of
 from ...te.dynamic import row_extent
 from ...te.groups import draw_sizes
+from ...te.hoisted_factors import with_hoisted_factors
 from ...te.inline import inline_stages
 from ...te.packed_floats import e2m1_of, e8m0_of
 from ...te.phases import with_phases
@@ -243,13 +244,17 @@ def skinny_gemm_of(workload: Workload) -> Gemm | None:
     """``workload`` as a product of at most ``LARGEST_SKINNY_M`` rows, without a batch; None where it is none.
 
     It must have one sum of products, and its outputs must be pointwise functions of that (which may read other tensors
-    too). It is none where many results of the few rows are neighbours (``SCATTERED_RESULTS``).
+    too). It is none where many results of the few rows are neighbours (``SCATTERED_RESULTS``). Where there is one row,
+    other axes may be several in the workload.
     """
-    found = sides_of(workload)
+    found = sides_of(workload) or sides_of(workload, joined=True)
     if found is None or found.batch:
         return None
     short, tall = sorted((found.rows, found.columns), key=lambda side: side.extent)
     product = found.product(short, tall) if short.extent <= LARGEST_SKINNY_M else None
+    several = max(len(axes) for axes in (short.axes, tall.axes, found.k)) > 1
+    if several and (short.extent > 1 or product is None or not has_constant_strides(product)):
+        return None
     if product is None or short.extent <= SCATTERED_ROWS or short.extent * tall.extent <= SCATTERED_RESULTS:
         return product
     return None if product.along_m else product
@@ -282,7 +287,7 @@ def gemm_of(
             product = _with_scales(product)
         if product is not None and block_scaled:
             product = _with_block_scales(product)
-        if product is not None and has_constant_strides(product):
+        if product is not None and has_constant_strides(product, sources=not sides.hoisted):
             return product
     return None
 
@@ -325,7 +330,8 @@ class Sides:
     """A workload after inlining, with its contraction ``stage`` taken apart.
 
     ``others``: further contractions with the same axes and the same ``rows``, and the other factor of each, on the axes
-    of ``stage``. ``pairwise``: whether it is a pairwise reduction, of the body of ``stage``.
+    of ``stage``. ``pairwise``: whether it is a pairwise reduction, of the body of ``stage``. ``hoisted``: whether
+    results are multiplied by factors that stood in the sum.
     """
 
     inlined: Workload
@@ -336,6 +342,7 @@ class Sides:
     batch: tuple[Axis, ...]
     others: tuple[tuple[Stage, Expr], ...] = ()
     pairwise: bool = False
+    hoisted: bool = False
 
     @property
     def new_batch(self) -> tuple[Axis, ...]:
@@ -350,15 +357,14 @@ class Sides:
         return {**at, **axis_indices(Var("k"), self.k)}
 
     def alternatives(self) -> "Iterator[Sides]":
-        """Yield the sides as they are, and with the outermost axis of one side as an axis of the batch (the number of
-        the image, which the filters do not depend on)."""
-        yield self
-        if len(self.rows.axes) > 1:
-            outer, *rest = self.rows.axes
-            yield replace(self, rows=replace(self.rows, axes=tuple(rest)), batch=(*self.batch, outer))
-        if len(self.columns.axes) > 1:
-            outer, *rest = self.columns.axes
-            yield replace(self, columns=replace(self.columns, axes=tuple(rest)), batch=(*self.batch, outer))
+        """Yield the sides as they are, and with the outermost axis of one side, or of both, as an axis of the batch
+        (the number of the image, which the filters do not depend on)."""
+        for of_rows, of_columns in ((0, 0), (1, 0), (0, 1), (1, 1)):
+            rows, columns = self.rows.axes[of_rows:], self.columns.axes[of_columns:]
+            outer = (*self.rows.axes[:of_rows], *self.columns.axes[:of_columns])
+            if (rows or not of_rows) and (columns or not of_columns):
+                sides = replace(self.rows, axes=rows), replace(self.columns, axes=columns)
+                yield replace(self, rows=sides[0], columns=sides[1], batch=(*self.batch, *outer))
 
     def product(
         self,
@@ -408,9 +414,10 @@ def sides_of(
     ``joined``: whether a side may have several axes. ``several``: whether there may be several contractions with the
     same left factor. ``pairwise``: whether a pairwise reduction is wanted instead of a contraction.
     """
-    inlined = inline_stages(workload)
+    inlined, wanted = inline_stages(workload), pairwise_reduction_of if pairwise else contraction_of
+    hoisted = None if pairwise else with_hoisted_factors(inlined)
+    inlined = inlined if hoisted is None else inline_stages(hoisted)
     sums = [s for s in inlined.stages if s.reducer is not None]
-    wanted = pairwise_reduction_of if pairwise else contraction_of
     found = wanted(sums[0]) if len(sums) == 1 or (several and sums) else None
     if found is None:
         return None
@@ -427,7 +434,7 @@ def sides_of(
     if unshared or (not joined and max(len(rows), len(columns), len(shared)) > 1):
         return None
     sides = (Side(found.left, rows), Side(found.right, columns))
-    return Sides(inlined, stage, *sides, shared, batch, tuple(others), pairwise)
+    return Sides(inlined, stage, *sides, shared, batch, tuple(others), pairwise, hoisted is not None)
 
 
 def _other_factor(stage: Stage, first: Contraction) -> Expr | None:
@@ -524,14 +531,14 @@ def _unsigned_scale(scale: Expr) -> Load | None:
     return None
 
 
-def has_constant_strides(p: Gemm) -> bool:
+def has_constant_strides(p: Gemm, *, sources: bool = True) -> bool:
     """Return whether all loads and stores have one stride along each of ``m``, ``n`` and ``k``: no fused axis has to be
-    split again by quotients and remainders."""
+    split again by quotients and remainders. ``sources``: whether what results read besides must have one, too."""
     operands = [o.body for o in (p.a, *p.all_b)] + ([] if p.term is None else [p.term])
-    loads = [e for body in (*operands, *(r.value for r in p.results)) for e in _loads(body)]
+    read = [*operands, *(r.value for r in p.results)] if sources else operands
+    loads = [e for body in read for e in _loads(body) if e.buffer.name not in p.accumulators]
     stores = [Load(r.tensor, r.indices) for r in p.results]
-    inner = [e for e in loads if e.buffer.name not in p.accumulators]
-    return all(not _has_quotients(element_form(e)) for e in (*inner, *stores))
+    return all(not _has_quotients(element_form(e)) for e in (*loads, *stores))
 
 
 @lru_cache(maxsize=64)  # constraints, sizes and the prior ask for the same steps again and again
