@@ -64,6 +64,10 @@ M[i] = max over j < 520 of D[i, j]""",
     """A: float16[16, 16, 32]
 B: float16[18, 18, 32]
 O[y, x, v < 3, u < 3] = sum over c < 32 of float32(A[y, x, c]) * float32(B[y + v, x + u, c])""",
+    """A: float16[72, 200, 3]
+B: float16[3, 136, 72]
+S[i, j, b] = sum over k < 72 of float32(A[k, i, b]) * float32(B[b, j, k])
+C[i, j, b] = float16(S[i, j, b])""",
     """D: float16[2, 8, 8, 64]
 I: float16[2, 10, 10, 64]
 G[k, r < 3, s < 3, c] = sum over n < 2, y < 8, x < 8 of float32(D[n, y, x, k]) * float32(I[n, y + r, x + s, c])""",
@@ -73,8 +77,8 @@ Y[b, i < 3872] = sum over k < 129 of H[k] * X[b, i + k]""",
     PACKED_WEIGHTS,
     STORED_KEYS,
 )
-"""No operator is any of these: a product whose rows are reduced, a correlation of pixels, a gradient towards filters,
-a filter of many taps, and operands that are computed in registers."""
+"""No operator is any of these: a product whose rows are reduced, a correlation of pixels, a product whose batch
+comes last, a gradient towards filters, a filter of many taps, and operands that are computed in registers."""
 
 
 def kernels_of(target: Target) -> tuple[str, ...]:

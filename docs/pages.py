@@ -75,6 +75,12 @@ EXPRESSIONS: tuple[tuple[str, ...], ...] = (
         "O[n, y, x, v < 9, u < 9] = sum over c < 64 of float32(A[n, y, x, c]) * float32(B[n, y + v, x + u, c])",
     ),
     (
+        "A: float16[64, 512, 16]",
+        "B: float16[16, 512, 64]",
+        "S[i, j, b] = sum over k < 64 of float32(A[k, i, b]) * float32(B[b, j, k])",
+        "C[i, j, b] = float16(S[i, j, b])",
+    ),
+    (
         "D: float16[8, 28, 28, 128]",
         "I: float16[8, 30, 30, 64]",
         "G[k, r < 3, s < 3, c] = sum over n < 8, y < 28, x < 28 of "

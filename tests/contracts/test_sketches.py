@@ -71,13 +71,14 @@ def _takes_any(sketch: str) -> bool:
 
 @cache
 def _workloads() -> tuple[Workload, ...]:
-    """Large ones, one of each operator, reductions of pairs and of products, a correlation, a filter, gradients,
-    operands that are computed in registers, and random ones."""
+    """Large ones, one of each operator, reductions of pairs and of products, a correlation, a product of other
+    axes, a filter, gradients, operands that are computed in registers, and random ones."""
     large = [OPERATORS[name].workload(parameters) for name, parameters in LARGE]
     small = [operator.workload(next(iter(operator.cases()))) for operator in OPERATORS.values()]
     texts = (
         *PAIRWISE,
         CORRELATION,
+        OUT_OF_ORDER,
         FILTER,
         RAGGED,
         WEIGHT_GRADIENT,
@@ -405,6 +406,11 @@ CORRELATION = (
     "O[y, x, v < 3, u < 3] = sum over c < 32 of float32(A[y, x, c]) * float32(B[y + v, x + u, c])"
 )
 """Products of pixels and displaced pixels."""
+OUT_OF_ORDER = (
+    "A: float16[72, 40, 3]\nB: float16[40, 3, 72]\n"
+    "S[i, j, b] = sum over k < 72 of float32(A[k, i, b]) * float32(B[j, b, k])\nC[i, j, b] = float16(S[i, j, b])"
+)
+"""A batch of products whose axes stand in an order that no kernel has."""
 FILTER = "X: float32[3, 300]\nH: float32[41]\nY[b, i < 260] = sum over k < 41 of H[k] * X[b, i + k]"
 """A filter of many taps."""
 RAGGED = (
