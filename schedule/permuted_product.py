@@ -221,3 +221,12 @@ PERMUTED = Decomposer(
     beside_classes=True,
 )
 """Of products whose operands or results are permuted."""
+
+
+def _cpu_steps(workload: Workload, has_class: Callable[[Workload], bool]) -> list[tuple[str, tuple[Workload, ...]]]:
+    """Return the same for a processor, where the generic sketch is as good as a class for copies, and for short sums in
+    an order of the product."""
+    return permuted_steps(workload, lambda step: True)
+
+
+CPU_PERMUTED = replace(PERMUTED, steps=_cpu_steps)

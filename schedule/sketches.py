@@ -12,7 +12,7 @@ from .contraction_chain import CONTRACTIONS
 from .decomposition import CORRELATION, CPU_DECOMPOSED, DECOMPOSED, PAIRWISE
 from .gpu.triton import CUDA_TRITON
 from .parallel_split_k import PARALLEL_SPLIT_K
-from .permuted_product import PERMUTED
+from .permuted_product import CPU_PERMUTED, PERMUTED
 from .sketch import Sketch
 from .step_chain import Decomposer, StepChain
 from .tile_sketch import TileSketch
@@ -77,7 +77,7 @@ _CLASSES: Mapping[str, Mapping[str, str]] = {
 """Kind of target -> name -> ``module:sketch`` in this folder. Named rather than imported: a process loads the sketches
 of the kinds that it uses."""
 _CHAINS: Mapping[str, Mapping[str, Decomposer]] = {
-    "llvm": {"cpu_chain": CONTRACTIONS, "cpu_decomposed": CPU_DECOMPOSED},
+    "llvm": {"cpu_chain": CONTRACTIONS, "cpu_permuted": CPU_PERMUTED, "cpu_decomposed": CPU_DECOMPOSED},
     "cuda": {
         "cuda_chain": CONTRACTIONS,
         "cuda_pairwise": PAIRWISE,

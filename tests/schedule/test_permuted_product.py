@@ -6,6 +6,7 @@ import pytest
 
 from tests.sketch_agreement import check_schedules
 from tilewright.core.target import Target
+from tilewright.runtime.devices import host_target
 from tilewright.schedule.sketches import SKETCHES, class_sketches
 from tilewright.te.operators import OPERATORS
 from tilewright.te.parse import parse_workload
@@ -51,6 +52,14 @@ def test_steps_compute_the_product(name: str) -> None:
     (knob,) = (k for k in SKETCH.knobs(workload, H200) if k.name == "permuted")
     assert SKETCH in class_sketches(workload, H200) and {*knob.values} == wanted
     assert check_schedules(SKETCH.name, H200, workload, 0, 2) == 2
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_steps_compute_the_product_on_a_processor(name: str) -> None:
+    workload, _ = CASES[name]
+    host = host_target("llvm")
+    assert "cpu_permuted" in [s.name for s in class_sketches(workload, host)]
+    assert check_schedules("cpu_permuted", host, workload, 0, 2) == 2
 
 
 def test_products_in_an_order_of_their_own_have_no_copies() -> None:
