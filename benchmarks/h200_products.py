@@ -4,11 +4,12 @@ chip with cold caches, and long ones, in which it settles at the clock that its 
 Groups of rows: ``a`` large, ``b`` small and skinny, ``c`` odd, ``d`` layouts, ``e`` batches, ``f`` with what follows
 fused, ``i`` float32 in IEEE arithmetic, which torch keeps to as well, ``g`` few elements with long sums (Gram
 matrices), ``h`` weights of 8 bits, ``j`` float64, and sums of pairs that are no products, ``k`` products whose rows
-are reduced. Bars, short and sustained:
+are reduced, ``l`` contractions as ``torch.einsum`` takes them, whose axes stand in any order, with results in the order
+that is written. Bars, short and sustained:
 ``a`` a geometric mean of (best peer / ours) of at least 1.0 and no row under 0.97, and 4096^3 at 90 % of the best rate
 of any kernel in the run; ``b`` to ``e`` together 1.15 and no row under 1.0; ``f`` 1.15 and no row under 1.03; ``i`` 1.0
-and no row under 0.9; ``g``, ``h``, ``j`` and ``k`` 1.1 and no row under 1.0, but 0.97 in ``j``. Every row is found with
-100 candidates in three minutes. Settings: those of ``gpu_table``.
+and no row under 0.9; ``g``, ``h`` and ``j`` to ``l`` 1.1 and no row under 1.0, but 0.97 in ``j``. Every row is found
+with 100 candidates in three minutes. Settings: those of ``gpu_table``.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,6 +34,7 @@ _BARS: Bars = {
     "narrow_weights": ("h", 1.1, 1.0),
     "pairs": ("j", 1.1, 0.97),
     "reduced_rows": ("k", 1.1, 1.0),
+    "contractions": ("l", 1.1, 1.0),
 }
 
 
@@ -107,6 +109,18 @@ def _log_sum_exp(m: int, n: int, k: int) -> Row:
         f"M[i] = max over j < {n} of L[i, j]\nS[i] = sum over j < {n} of exp(L[i, j] - M[i])\nY[i] = log(S[i]) + M[i]"
     )
     return Row(None, {"text": text}, lambda x, w: functional.linear(x, w).float().logsumexp(1))
+
+
+def _einsum(equation: str, **extents: int) -> Row:
+    """A contraction of float16 tensors."""
+    factors, out = equation.split("->")
+    tensors = dict(zip("XYZ", factors.split(","), strict=False))
+    reduced = ", ".join(f"{axis} < {extent}" for axis, extent in extents.items() if axis not in out)
+    text = "".join(f"{name}: float16{[extents[a] for a in axes]}\n" for name, axes in tensors.items())
+    text += f"S[{', '.join(f'{a} < {extents[a]}' for a in out)}] = sum over {reduced} of "
+    text += " * ".join(f"float32({name}[{', '.join(axes)}])" for name, axes in tensors.items())
+    text += f"\nO[{', '.join(out)}] = float16(S[{', '.join(out)}])"
+    return Row(None, {"text": text}, lambda *given: torch.einsum(equation, *given).contiguous())
 
 
 def _gelu_linear(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -186,6 +200,14 @@ ROWS: dict[str, Row] = {
     "k-nearest-4096x65536x128": _nearest(4096, 65536, 128, "min", lambda d: d.amin(1)),
     "k-nearest_code-32768x8192x64": _nearest(32768, 8192, 64, "argmin", lambda d: d.argmin(1)),
     "k-log_sum_exp-4096x32000x1024": _log_sum_exp(4096, 32000, 1024),
+    "l-order-of-sums": _einsum("abcd,dcef->abef", a=32, b=64, c=32, d=64, e=32, f=64),
+    "l-batch-last": _einsum("ijb,jkb->ikb", i=256, j=256, k=256, b=64),
+    "l-heads-last": _einsum("bnhd,bmhd->nmbh", b=4, n=512, m=512, h=8, d=64),
+    "l-rows-apart": _einsum("acbd,de->abce", a=32, b=64, c=48, d=128, e=256),
+    "l-outer-axes": _einsum("cbf,adef->baecd", a=1, b=16, c=400, d=320, e=36, f=256),
+    "l-sampled": _einsum("ik,jk,ij->ij", i=4096, j=4096, k=512),
+    "l-values-of-heads": _einsum("bhk,bkhd->bhd", b=32, h=16, k=4096, d=128),
+    "l-one-row-of-each": _einsum("bk,bnk->bn", b=24, k=2000, n=2000),
     "i-nn-4096x4096x4096": Row("matmul", {"m": 4096, "n": 4096, "k": 4096}, torch.matmul),
     "i-64x256x512x128": Row("batch_matmul", {"batch": 64, "m": 256, "n": 512, "k": 128}, torch.bmm),
     "i-bias_gelu-1024x1024x4096": Row(
