@@ -162,6 +162,7 @@ def _product_of(whole: Workload, found: Contraction) -> _Product | None:
 
 
 def _permuted(tensor: Buffer, axes: Sequence[Axis], taken: set[str]) -> Buffer:
+    """Return a tensor of the elements of another one along ``axes``, under a name that is not ``taken``."""
     name = fresh_name(f"{tensor.name}_permuted", taken)
     taken.add(name)
     return Buffer(name, tuple(a.extent for a in axes), tensor.dtype)
@@ -201,6 +202,7 @@ def _elements(factor: Expr, long: Collection[str]) -> tuple[Load, tuple[str, ...
 
 
 def _of(axes: Sequence[str], group: Collection[str]) -> tuple[str, ...]:
+    """Return those of ``axes`` that belong to a group, in their order."""
     return tuple(name for name in axes if name in group)
 
 
