@@ -15,12 +15,13 @@ from math import prod
 from ..core.dtypes import bfloat16, float16
 from ..core.schedule import Schedule
 from ..core.target import Target
-from ..ir.expr import Cast, Expr, Load
+from ..ir.expr import Expr, Load
 from ..schedule.gpu.gemm.repack import ROW_ALIGNMENT_BYTES, uneven_operands
 from ..schedule.problems.gemm import LARGEST_SKINNY_M, gemm_of
 from ..schedule.sketches import SKETCHES
 from ..te.contraction import product_of
 from ..te.cost import flops
+from ..te.functions import uncast
 from ..te.inline import inline_stages
 from ..te.workload import Stage, Workload
 from .backend import CodeLayer
@@ -155,9 +156,8 @@ def _gains(stage: Stage) -> bool:
 
 
 def _is_half(factor: Expr) -> bool:
-    while isinstance(factor, Cast):
-        factor = factor.value
-    return isinstance(factor, Load) and factor.dtype in (float16, bfloat16)
+    element = uncast(factor)
+    return isinstance(element, Load) and element.dtype in (float16, bfloat16)
 
 
 def _line(kind: MatrixInstruction, counts: Mapping[str, int], assembly: str) -> str:

@@ -14,10 +14,11 @@ from dataclasses import dataclass, replace
 
 from ..core.errors import InvalidWorkload
 from ..ir.buffer import Buffer
-from ..ir.expr import Cast, Const, Expr, Load, Var, index
+from ..ir.expr import Const, Expr, Load, Var, index
 from ..ir.rewrite import fresh_name, loads_of, map_loads, substitute
 from ..te.contraction import Contraction, contraction_of
 from ..te.contraction_path import with_own_axes
+from ..te.functions import uncast
 from ..te.hoisted_factors import with_hoisted_factors
 from ..te.inline import inline_stages
 from ..te.steps import step_of
@@ -194,11 +195,10 @@ def _stored(output: Stage, places: Mapping[str, Axis]) -> tuple[str, ...]:
 def _elements(factor: Expr, long: Collection[str]) -> tuple[Load, tuple[str, ...]] | None:
     """Return the load that a factor is, or is a cast of, and its axes of more than one element in their order; None
     where it is anything else."""
-    while isinstance(factor, Cast):
-        factor = factor.value
-    if not isinstance(factor, Load) or not all(isinstance(i, Var | Const) for i in factor.indices):
+    element = uncast(factor)
+    if not isinstance(element, Load) or not all(isinstance(i, Var | Const) for i in element.indices):
         return None
-    return factor, tuple(i.name for i in factor.indices if isinstance(i, Var) and i.name in long)
+    return element, tuple(i.name for i in element.indices if isinstance(i, Var) and i.name in long)
 
 
 def _of(axes: Sequence[str], group: Collection[str]) -> tuple[str, ...]:

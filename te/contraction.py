@@ -9,10 +9,10 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ..ir.expr import Cast, Expr, Load, Var, const, index, walk
+from ..ir.expr import Expr, Load, Var, const, index, walk
 from ..ir.rewrite import free_variables, loads_of, map_expr, map_loads, substitute
 from .evaluate import Array, Evaluator
-from .functions import factors_of
+from .functions import factors_of, uncast
 from .index import loaded_index
 from .threads import thread_count
 from .workload import Reducer, Stage
@@ -94,9 +94,8 @@ def _contraction(stage: Stage, left: _Factor, right: _Factor) -> Contraction | N
 
 def _axes_in_memory(factor: Expr, axes: set[str]) -> list[str]:
     """Return those of ``axes`` that an element of a tensor, or a cast of one, has as indices, in their order."""
-    while isinstance(factor, Cast):
-        factor = factor.value
-    indices = factor.indices if isinstance(factor, Load) else ()
+    element = uncast(factor)
+    indices = element.indices if isinstance(element, Load) else ()
     return [i.name for i in indices if isinstance(i, Var) and i.name in axes]
 
 

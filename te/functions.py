@@ -214,6 +214,11 @@ TURNED = {
 """What an order of two values is called the other way round."""
 
 
+def uncast(e: Expr) -> Expr:
+    """Return what an expression is a cast of, or a cast of a cast; itself, where it is none."""
+    return uncast(e.value) if isinstance(e, Cast) else e
+
+
 def factors_of(e: Expr) -> Iterator[Expr]:
     """Yield what is multiplied in an expression: itself, where it is no product."""
     if isinstance(e, Binary) and e.op is BinaryOp.MUL:

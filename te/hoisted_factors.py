@@ -14,9 +14,10 @@ from functools import lru_cache, reduce
 from operator import mul
 
 from ..ir.buffer import Buffer
-from ..ir.expr import Cast, Expr, Load, Var
+from ..ir.expr import Expr, Load, Var
 from ..ir.rewrite import free_variables, fresh_name, loads_of
-from .functions import factors_of
+from .contraction_path import with_own_axes
+from .functions import factors_of, uncast
 from .workload import Reducer, Stage, Workload
 
 
@@ -26,6 +27,7 @@ def with_hoisted_factors(workload: Workload) -> Workload | None:
     factors behind these sums. None where that changes nothing: where there are no other factors that read tensors, or
     where they depend on what a sum goes over."""
     taken = {b.name for b in workload.inputs} | {s.name for s in workload.stages}
+    taken |= {a.name for s in workload.stages for a in (*s.axes, *s.reduce_axes)}
     stages = tuple(part for stage in workload.stages for part in _parts(stage, taken))
     return replace(workload, stages=stages) if len(stages) > len(workload.stages) else None
 
@@ -35,7 +37,7 @@ def _parts(stage: Stage, taken: set[str]) -> Iterator[Stage]:
     inner, outer = list[Expr](), list[Expr]()
     for factor in factors_of(stage.body):
         (outer if free_variables(factor).isdisjoint(reduced) else inner).append(factor)
-    product = len(inner) == 2 and all(isinstance(_uncast(factor), Load) for factor in inner)
+    product = len(inner) == 2 and all(isinstance(uncast(factor), Load) for factor in inner)
     if stage.reducer is not Reducer.SUM or not product or not any(map(loads_of, outer)):
         yield stage
         return
@@ -43,8 +45,4 @@ def _parts(stage: Stage, taken: set[str]) -> Iterator[Stage]:
     taken.add(total.name)
     element = Load(total, tuple(Var(a.name) for a in stage.axes))
     yield replace(stage, tensor=total, body=reduce(mul, inner))
-    yield Stage(stage.tensor, stage.axes, reduce(mul, [element, *outer]))
-
-
-def _uncast(factor: Expr) -> Expr:
-    return _uncast(factor.value) if isinstance(factor, Cast) else factor
+    yield with_own_axes(Stage(stage.tensor, stage.axes, reduce(mul, [element, *outer])), taken)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from tests.chains import einsum
 from tests.sketch_agreement import check_schedules
 from tilewright.core.target import Target
 from tilewright.runtime.devices import host_target
@@ -14,35 +15,33 @@ from tilewright.te.workload import Workload
 
 H200 = Target("cuda", "sm_90a", threads=132, vector_bytes=16)
 SKETCH = SKETCHES["cuda_permuted"]
+NARROW = """
+X: float16[72, 64, 3]
+Y: float16[3, 40, 64]
+S[i, j, b] = sum over k < 64 of float32(X[i, k, b]) * float32(Y[b, j, k])
+O[i, j, b] = float16(S[i, j, b])
+"""
+ANOTHER_ORDER = """
+X: float16[8, 16, 72]
+Y: float16[40, 8, 16]
+S[i, j] = sum over c < 16, d < 8 of float32(X[d, c, i]) * float32(Y[j, d, c])
+"""
 
 
-def contraction(x: str, y: str, out: str, dtype: str = "float16", scale: str = "", **extents: int) -> Workload:
-    """Return the contraction of tensors with these axes, as in ``einsum``. ``scale``: the axes of a third factor."""
-    tensors = {name: axes for name, axes in (("X", x), ("Y", y), ("Z", scale)) if axes}
-    text = [f"{name}: {dtype}[{', '.join(str(extents[a]) for a in axes)}]" for name, axes in tensors.items()]
-    product = " * ".join(f"float32({name}[{', '.join(axes)}])" for name, axes in tensors.items())
-    reduced = ", ".join(f"{a} < {n}" for a, n in extents.items() if a not in out)
-    kept = ", ".join(f"{a} < {extents[a]}" for a in out)
-    text.append(f"S[{kept}] = sum over {reduced} of {product}")
-    text += [f"O[{kept}] = {dtype}(S[{', '.join(out)}])"] if dtype != "float32" else []
-    return parse_workload("\n".join(text))
-
-
+BATCH = {"b": 3, "i": 72, "j": 40, "k": 64}
 CASES: Mapping[str, tuple[Workload, set[str]]] = {
-    "an operand with the batch last": (contraction("bik", "jkb", "bij", b=3, i=72, j=40, k=64), {"both"}),
-    "results with the batch last": (contraction("bik", "bjk", "ijb", b=3, i=72, j=40, k=64), {"both"}),
-    "operands and results": (
-        contraction("kib", "bjk", "jbi", b=3, i=72, j=40, k=64),
-        {"both"},
-    ),
+    "an operand with the batch last": (einsum("bik,jkb->bij", BATCH, "float16"), {"both"}),
+    "results with the batch last": (einsum("bik,bjk->ijb", BATCH, "float16", relu=True), {"both"}),
+    "operands and results": (einsum("kib,bjk->jbi", BATCH, "float16"), {"both"}),
     "both, or one of them": (
-        contraction("bkih", "bhjk", "ijbh", b=2, h=3, i=40, j=24, k=32),
+        einsum("bkih,bhjk->ijbh", {"b": 2, "h": 3, "i": 40, "j": 24, "k": 32}, "bfloat16"),
         {"both", "operands", "results"},
     ),
-    "another order of the sum": (contraction("pki", "jkp", "ij", p=5, i=72, j=40, k=16), {"both"}),
-    "rows apart": (contraction("ipk", "jk", "ijp", "float32", p=5, i=16, j=40, k=32), {"both"}),
-    "a factor of the results": (contraction("bik", "jkb", "bij", scale="bj", b=3, i=72, j=40, k=64), {"both"}),
-    "axes of one element": (contraction("abik", "jkb", "bija", a=1, b=3, i=72, j=40, k=64), {"both"}),
+    "another order of the sum": (einsum("pki,jkp->ij", {"p": 5, "i": 72, "j": 40, "k": 16}, "float16"), {"both"}),
+    "rows apart": (einsum("ipk,jk->ijp", {"p": 5, "i": 16, "j": 40, "k": 32}), {"both"}),
+    "a factor of the results": (einsum("bik,jkb,bj->bij", BATCH, "float16"), {"both"}),
+    "axes of one element": (einsum("abik,jkb->bija", {"a": 1, **BATCH}, "float16"), {"both"}),
+    "results of 16 bits": (parse_workload(NARROW), {"both", "operands", "results"}),
 }
 
 
@@ -69,17 +68,17 @@ def test_products_in_an_order_of_their_own_have_no_copies() -> None:
         ("linear", {"rows": 72, "inputs": 64, "outputs": 40, "dtype": "float16", "bias": True}),
     ):
         assert not SKETCH.matches(OPERATORS[operator].workload(parameters), H200)
-    heads = contraction("bihk", "bjhk", "bhij", b=2, h=3, i=72, j=40, k=64)  # rows of heads, as attention has them
+    heads = einsum("bihk,bjhk->bhij", {"h": 3, **BATCH}, "float16")  # rows of heads, as attention has them
     assert not SKETCH.matches(heads, H200)
 
 
 @pytest.mark.parametrize(
     "workload",
     [
-        contraction("dci", "jdc", "ij", i=72, j=40, c=16, d=8),  # the axes of the sum are written in another order
-        contraction("bihk", "bejk", "bheij", b=2, h=3, e=2, i=72, j=40, k=64),  # outer axes of both sides
-        contraction("ik", "bjk", "ibj", scale="ij", i=72, b=5, j=8, k=64),
-        contraction("ik", "bjk", "ibj", scale="bi", i=72, b=6, j=24, k=64),
+        parse_workload(ANOTHER_ORDER),
+        einsum("bihk,bejk->bheij", {"h": 3, "e": 2, **BATCH}, "float16"),
+        einsum("ik,bjk,ij->ibj", {**BATCH, "b": 5, "j": 8}, "float16"),
+        einsum("ik,bjk,bi->ibj", {**BATCH, "b": 6, "j": 24}, "float16"),
     ],
     ids=["order of the sum", "outer axes", "a factor of some columns", "a factor of rows and outer columns"],
 )

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tilewright.ir.rewrite import loads_of
+from tilewright.te.check import check
 from tilewright.te.data import random_inputs
 from tilewright.te.hoisted_factors import with_hoisted_factors
 from tilewright.te.parse import parse_workload
@@ -20,7 +21,7 @@ INPUTS = "A: float32[4, 7]\nB: float32[5, 7]\nC: float32[4, 5]\nS[i, j] = sum ov
 def test_the_sum_is_left_without_them(body: str, end: str) -> None:
     workload = parse_workload(INPUTS + body + end)
     found = with_hoisted_factors(workload)
-    assert found is not None and found.outputs == workload.outputs
+    assert found is not None and check(found).outputs == workload.outputs
     assert [s.name for s in found.stages] == ["S_sum", *(s.name for s in workload.stages)]
     assert {load.buffer.name for load in loads_of(found.stages[0].body)} == {"A", "B"}
     inputs = random_inputs(workload, 1)
