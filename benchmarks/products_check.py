@@ -1,6 +1,6 @@
 """Are products right on the device? Random shapes (odd, whole, skinny, large, long), layouts, batches, 16-bit types and
 epilogues, by every sketch that takes them, under random schedules: each kernel is judged as in tuning (guard bands,
-poison, float64 on random data within te's tolerance). Bar: 200 shapes, no kernel wrong.
+poison, float64 on random data within te's tolerance). Bar: 240 shapes, no kernel wrong.
 
 A pool of processes shares the work; one that a kernel crashes or hangs is replaced. ``--trials N``: schedules of each
 sketch and shape. Settings: ``shapes``; ``sketch``: a glob; ``processes``; ``target`` (``cuda``). A failure is printed
@@ -27,7 +27,7 @@ from tilewright.te.operators import OPERATORS
 from tilewright.te.operators.maps import ACTIVATIONS
 from tilewright.workers.child_environment import library_threads
 
-SHAPES, SCHEDULES = 200, 4
+SHAPES, SCHEDULES = 240, 4
 DTYPES = ("float16", "bfloat16")
 _SILENCE_SECONDS = 25.0
 _MOST_PRODUCTS = 1 << 28
@@ -50,6 +50,7 @@ CLASSES: Mapping[str, Callable[[Draw], Extents]] = {
     "large": lambda d: _extents(d, (64, 320), (64, 320), (1, 33), units=_WHOLE),
     "long": lambda d: _extents(d, (1, 40), (1, 40), (256, 1500), units=_WHOLE),
     "narrow": lambda d: _extents(d, (1, 16), (1, 40), (0, 0), units=_WHOLE),
+    "one row": lambda d: _extents(d, (1, 1), (1, 50), (8, 50), units=(1, 8, 8)),
 }
 """Kind of shape -> (m, n, k)."""
 
@@ -111,6 +112,8 @@ def _case(number: int, seed: int) -> tuple[str, Json]:
     kind, (operator, parameters) = kinds[place], _DRAWN[(round_ + place) % len(_DRAWN)]
     if kind == "narrow":
         operator, parameters = "mlp", _layers
+    if kind == "one row":
+        operator, parameters = "batch_matmul", _batch
     while True:
         m, n, k = CLASSES[kind](draw)
         given = {**parameters(draw, m, n, k), "dtype": DTYPES[int(draw.integers(0, 2))]}
