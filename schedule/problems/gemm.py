@@ -359,12 +359,15 @@ class Sides:
     def alternatives(self) -> "Iterator[Sides]":
         """Yield the sides as they are, and with the outermost axis of one side, or of both, as an axis of the batch
         (the number of the image, which the filters do not depend on)."""
+        rows, columns = self.rows.axes, self.columns.axes
         for of_rows, of_columns in ((0, 0), (1, 0), (0, 1), (1, 1)):
-            rows, columns = self.rows.axes[of_rows:], self.columns.axes[of_columns:]
-            outer = (*self.rows.axes[:of_rows], *self.columns.axes[:of_columns])
-            if (rows or not of_rows) and (columns or not of_columns):
-                sides = replace(self.rows, axes=rows), replace(self.columns, axes=columns)
-                yield replace(self, rows=sides[0], columns=sides[1], batch=(*self.batch, *outer))
+            if of_rows < max(len(rows), 1) and of_columns < max(len(columns), 1):
+                yield replace(
+                    self,
+                    rows=replace(self.rows, axes=rows[of_rows:]),
+                    columns=replace(self.columns, axes=columns[of_columns:]),
+                    batch=(*self.batch, *rows[:of_rows], *columns[:of_columns]),
+                )
 
     def product(
         self,
