@@ -18,6 +18,7 @@ ROWS: dict[str, tuple[str, ...]] = {
     "products of few elements with long sums": ("2026-11-28-h200-products-long-sums",),
     "products of float64, sums over pairs of rows": ("2026-11-29-h200-products-pairs",),
     "products whose rows are reduced": ("2026-11-29-h200-products-row-reductions",),
+    "contractions with axes in any order, batches of one row": ("2026-11-30-h200-products-contractions",),
     "maps, reductions, norms, transposes, skinny products": (
         "2026-11-28-h200-memory",
         "2026-11-29-h200-memory-depthwise",
@@ -44,6 +45,7 @@ ROWS: dict[str, tuple[str, ...]] = {
     "convolutions, float16, ten with epilogues": (
         "2026-11-28-h200-convolution",
         "2026-11-29-h200-convolution-narrow-volume",
+        "2026-11-30-h200-convolution-inception",
     ),
     "the same on an H100": (
         "2026-11-27-h100-convolution-resnet50",
