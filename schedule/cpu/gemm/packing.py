@@ -235,7 +235,8 @@ class OperandPanel:
         """Return a vector of the original along ``k``; zeros beyond its end."""
         here = self._point(self._clamped(own), self.k0 + k)
         vector, extent = self.of.lanes * self.of.k_group, self.of.k.extent
-        mask = lanes_below(self.k0 + k, extent, vector) if extent % vector or self.of.kc % vector else None
+        beyond = self.of.steps > extent or extent % vector or self.of.kc % vector
+        mask = lanes_below(self.k0 + k, extent, vector) if beyond else None
         return _masked(mask, vector_at(self.of.operand.body, here, "k", vector))
 
     def _along_own(self, own: Expr, k: Expr) -> Expr:

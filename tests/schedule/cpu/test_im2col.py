@@ -47,6 +47,7 @@ CASES = {
     "half": _conv2d(padding=1, dtype="float16"),
     "several": _conv2d(batch=3, padding=1),
     "groups": _conv2d(channels=4, filters=14, groups=2, padding=1),
+    "blocks that end behind k": _conv2d(channels=6, kernel_h=4, kernel_w=4, padding=2),
 }
 SETTINGS = [
     CpuGemmSetting(3, 2, 8, 2, 9, 9, "task", "task"),
