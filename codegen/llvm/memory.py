@@ -3,7 +3,7 @@ together are shuffled out of whole vectors, and anything else is gathered or sca
 
 from collections.abc import Sequence
 
-from ...core.dtypes import INDEX
+from ...core.dtypes import INDEX, DType
 from ...ir.bounds import Interval
 from ...ir.buffer import Buffer
 from ...ir.expr import Expr, Var
@@ -58,23 +58,37 @@ def load(
         vector = vector_type(element, lanes)
         forward = w.assign(f"load {vector}, {first.typed}, align {buffer.dtype.bytes}", element, lanes, buffer.name)
         found = w.shuffle(forward, forward, range(lanes - 1, -1, -1))
-    elif 2 <= flat.stride <= _LARGEST_SHUFFLED_STRIDE and lanes >= 4 and mask is None:
-        found = _deinterleaved_load(ctx, buffer, flat, lanes, ev)
+    elif 2 <= flat.stride <= _LARGEST_SHUFFLED_STRIDE and lanes >= 4 and (mask is None or _has_masks(w, buffer.dtype)):
+        found = _deinterleaved_load(ctx, buffer, flat, lanes, mask, ev)
     else:
         found = _gather(ctx, buffer, _pointers(ctx, buffer, indices, lane_offsets(flat), lanes, ev), mask)
     return w.splat(found if raw else from_storage(w, found, buffer.dtype), lanes)
 
 
-def _deinterleaved_load(ctx: FunctionContext, buffer: Buffer, flat: LinearForm, lanes: int, ev: Evaluate) -> LlvmValue:
+def _has_masks(w: FunctionWriter, dtype: DType) -> bool:
+    """Return whether the machine has masked loads of vectors, and shuffles their masks."""
+    features = w.module.features
+    return {"avx512bw", "avx512vl"} <= features or ("avx2" in features and dtype.bits >= 32)
+
+
+def _deinterleaved_load(
+    ctx: FunctionContext, buffer: Buffer, flat: LinearForm, lanes: int, mask: LlvmValue | None, ev: Evaluate
+) -> LlvmValue:
     """Load lanes that lie a few elements apart: load the span in whole vectors, never beyond it, and shuffle the
-    lanes out. The vectors follow one another, and the last one ends with the last lane."""
+    lanes out. The vectors follow one another, and the last one ends with the last lane. With a mask, elements are
+    loaded that an enabled lane has."""
     w, element, stride = ctx.w, storage(buffer.dtype), flat.stride
     starts = [n * lanes for n in range(stride - 1)] + [(lanes - 1) * (stride - 1)]
     result: LlvmValue | None = None
     for number, start in enumerate(starts):
         pointer = address(ctx, buffer, flat + start, ev)
-        vector = vector_type(element, lanes)
-        window = w.assign(f"load {vector}, {pointer.typed}, align {buffer.dtype.bytes}", element, lanes, buffer.name)
+        if mask is None:
+            loaded = f"load {vector_type(element, lanes)}, {pointer.typed}, align {buffer.dtype.bytes}"
+            window = w.assign(loaded, element, lanes, buffer.name)
+        else:
+            own = [lanes if (start + n) % stride else (start + n) // stride for n in range(lanes)]
+            enabled = w.shuffle(mask, constant(False, "i1", lanes), own)
+            window = _masked_load(ctx, buffer, pointer, lanes, enabled)
         last = number == len(starts) - 1
         mine = [lane for lane in range(lanes) if last or lane * stride < start + lanes]
         if result is None:

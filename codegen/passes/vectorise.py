@@ -9,7 +9,7 @@ serial loop, which is correct but slow. That is one with a vectorised loop insid
 another. In a launch it becomes an unrolled loop, because registers of a thread have no indices that vary.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from ...core.dtypes import INDEX
@@ -38,7 +38,7 @@ from ...ir.expr import (
 )
 from ...ir.linear_form import LinearForm, linear_form
 from ...ir.provenance import rewrites
-from ...ir.rewrite import free_variables
+from ...ir.rewrite import free_variables, loads_of, replace_buffers, stores_of
 from ...ir.stmt import (
     Allocate,
     For,
@@ -74,8 +74,9 @@ def vectorise(kernel: Kernel) -> Kernel:
     for dynamic in kernel.dynamic:
         inputs -= dynamic.parameters
         extents[dynamic.var] = dynamic.most + 1
-    facts = _KernelFacts(inputs, extents, _unmasked_buffers(kernel.body))
-    return replace(kernel, body=_statement(kernel.body, facts))
+    unmasked = _unmasked_buffers(kernel.body)
+    body = _with_whole_vectors(kernel.body, unmasked, extents)
+    return replace(kernel, body=_statement(body, _KernelFacts(inputs, extents, unmasked)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +120,28 @@ def _unmasked_buffers(body: Stmt) -> frozenset[str]:
 
     visit(body, None, False)
     return frozenset(registers - used)
+
+
+def _with_whole_vectors(body: Stmt, unmasked: Set[str], extents: Mapping[str, int]) -> Stmt:
+    """Make the last dimension of ``unmasked`` buffers as long as disabled lanes reach. ``acc[i, 8 lanes]`` of 6 columns
+    then needs no masks, which would keep it out of registers."""
+    wider = {
+        s.buffer.name: s.buffer
+        for s in walk_statements(body)
+        if isinstance(s, Allocate) and s.buffer.name in unmasked and s.buffer.shape
+    }
+    accesses: list[Load | Store] = [*loads_of(body), *stores_of(body)]
+    for access in accesses:
+        buffer = wider.get(access.buffer.name)
+        if buffer is None:
+            continue
+        bounds = index_bounds(access.indices[-1], extents) if len(access.indices) == len(buffer.shape) else None
+        if bounds is None or access.buffer.shape[:-1] != buffer.shape[:-1]:
+            del wider[buffer.name]
+        else:
+            shape = (*buffer.shape[:-1], max(buffer.shape[-1], bounds[1] + 1))
+            wider[buffer.name] = replace(buffer, shape=shape)
+    return replace_buffers(body, wider) if wider else body
 
 
 @rewrites

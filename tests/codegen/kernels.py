@@ -166,6 +166,21 @@ def strides(lanes: int) -> Kernel:
     return Kernel("strides", (matrix, line), tuple(outputs.values()), (), serial("i", N, *stores, back))
 
 
+def masked_strides(lanes: int) -> Kernel:
+    """Return a kernel of loads of every second, third and fourth element, of which the last vector has a few lanes
+    alone: those that end with the tensor."""
+    length = 3 * lanes - (lanes + 1) // 2
+    at = Ramp(Var("i") * lanes, 1, lanes)
+    inside = Compare(CompareOp.LT, at, Broadcast(index(length), lanes))
+    lines = {step: Buffer(f"A{step}", ((length - 1) * step + 1,), float32) for step in (2, 3, 4)}
+    outputs = tuple(Buffer(f"O{step}", (length,), float32) for step in lines)
+    stores = [
+        Store(output, (at,), Load(line, (Ramp(Var("i") * (lanes * step), step, lanes),), inside), inside)
+        for output, (step, line) in zip(outputs, lines.items(), strict=True)
+    ]
+    return Kernel("masked_strides", tuple(lines.values()), outputs, (), serial("i", 3, *stores))
+
+
 def masks(lanes: int, dtype: DType) -> Kernel:
     """Return a kernel of masked loads and stores at the end of a row: contiguous, strided, and scalar ones."""
     length = 3 * lanes - 1
@@ -262,6 +277,7 @@ KERNELS: dict[str, Kernel] = {
     **{f"casts_{d}_{n}": casts(d, n) for d in DTYPES.values() for n in (1, 16)},
     **{f"guarded_{n}": guarded_loads(n) for n in (1, 4, 8, 12)},
     **{f"strides_{n}": strides(n) for n in (2, 4, 8, 12, 16)},
+    **{f"masked_strides_{n}": masked_strides(n) for n in (2, 4, 8, 16)},
     **{f"masks_{d}_{n}": masks(n, d) for d in (float32, bfloat16, int8, float64) for n in (4, 8, 12)},
     **{f"reduce_{d}_{n}": lane_reductions(d, n) for d in (float32, float16, float64, int64, uint8) for n in (8, 12)},
     "matmul": matmul(5, 48, 17, 16),

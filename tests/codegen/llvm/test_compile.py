@@ -19,7 +19,15 @@ from tilewright.ir.buffer import Buffer, MemoryScope
 from tilewright.ir.expr import Broadcast, Load, Ramp, Var, const, index
 from tilewright.ir.stmt import Allocate, For, Kernel, LoopKind, Store, seq
 from tilewright.runtime.hardware import host_target
-from tilewright.tests.codegen.kernels import guarded_loads, large_locals, masks, matmul, nested_parallel, strides
+from tilewright.tests.codegen.kernels import (
+    guarded_loads,
+    large_locals,
+    masked_strides,
+    masks,
+    matmul,
+    nested_parallel,
+    strides,
+)
 from tilewright.tests.golden import check_golden
 
 BACKEND = LlvmBackend()
@@ -78,6 +86,12 @@ def test_contiguous_masks_use_mask_registers_and_spread_lanes_gather() -> None:
     assert count_instructions(assembly(masks(16, float32)))["masked"] > 0
     counts = count_instructions(assembly(strides(8)))
     assert counts["gather"] > 0
+
+
+@pytest.mark.parametrize("target", [AVX512, AVX2], ids=["avx512", "avx2"])
+def test_lanes_that_lie_close_together_are_shuffled_with_a_mask_too(target: Target) -> None:
+    counts = count_instructions(assembly(masked_strides(8), target))
+    assert counts["gather"] == 0 < counts["shuffle"]
 
 
 def test_pieces_cover_all_lanes() -> None:

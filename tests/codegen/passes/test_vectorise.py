@@ -9,6 +9,7 @@ from tilewright.core.dtypes import float32, int32
 from tilewright.ir.buffer import Buffer, MemoryScope
 from tilewright.ir.expr import Binary, BinaryOp, Expr, Load, Select, Var, const, index, maximum
 from tilewright.ir.interpret import interpret
+from tilewright.ir.rewrite import substitute
 from tilewright.ir.stmt import Allocate, For, If, Kernel, LoopKind, Seq, Stmt, Store, walk_statements
 from tilewright.ir.text import kernel_text
 from tilewright.ir.verify import verify
@@ -123,3 +124,21 @@ def test_a_masked_lane_does_not_divide_by_zero() -> None:
     body = If(J < 13, Store(c, (J,), Binary(BinaryOp.FLOORDIV, Load(a, (J,)), divisor)))
     rest = For("z", 3, LoopKind.SERIAL, Store(c, (Var("z") + 13,), const(0, int32)))
     _checked(Kernel("k", (a,), (c,), (), Seq((_loop(body, 16), rest))))
+
+
+def test_accumulators_of_few_columns_need_no_masks() -> None:
+    """Six columns are a vector of eight lanes. What the last two hold is never stored."""
+    acc = Buffer("acc", (6,), float32, MemoryScope.REGISTER)
+
+    def columns(name: str, target: Buffer, value: Expr) -> Stmt:
+        store = If(J < 6, Store(target, (J,), value))
+        return substitute(For(name, 8, LoopKind.VECTORIZED, store), {"j": Var(name)})
+
+    start = columns("first", acc, const(0.0, float32))
+    update = columns("further", acc, Load(acc, (J,)) + Load(A, (Var("k") * 6 + J,)))
+    finish = columns("last", C, Load(acc, (J,)))
+    body = Allocate(acc, Seq((start, For("k", 10, LoopKind.SERIAL, update), finish)))
+    after = _checked(_kernel(Seq((body, _rest(6)))))
+    assert "acc: float32[8]" in kernel_text(after)
+    stores = [s for s in walk_statements(after.body) if isinstance(s, Store)]
+    assert {s.buffer.name for s in stores if s.mask is not None} == {"C"}
