@@ -35,7 +35,7 @@ from ....ir.stmt import Kernel
 from ....te.workload import Axis, Workload
 from ...problems.gemm import Gemm, Operand, operand_of
 from ...problems.image_window import TAP
-from ...problems.implicit_gemm import filters_inside, implicit_gemm_of
+from ...problems.implicit_gemm import filters_exist, filters_inside, implicit_gemm_of
 from ...tile.names import FreshNameWriter
 from .im2col import fields_of
 from .kernel import BlockedGemmWriter, CpuGemmSetting, RegisterTile
@@ -53,8 +53,10 @@ class PixelRows:
 
     ``image``: the tensor itself. ``numbered``: whether its first dimension counts images. ``grouped``: whether the
     dimension before its channels counts groups, and ``group`` the group of a product. ``dtype``: what is multiplied;
-    ``shift`` is added to it, in the border too.
-    ``dimensions``: those of the window. The other fields are as in ``ImageWindow``; ``extents`` are those of the image.
+    ``shift`` is added to it, in the border too. ``exist``: the conditions on which there is a place of the window, on
+    ``TAP`` and the axes of the batch: phases of a transposed convolution may have different numbers of places.
+    ``dimensions``: those of the window. ``shifts``: how far it is moved, on the axes of the batch. The other fields are
+    as in ``ImageWindow``; ``extents`` are those of the image.
     """
 
     image: Buffer
@@ -70,6 +72,9 @@ class PixelRows:
     positions: Three
     strides: Three
     lower: Three
+    shifts: tuple[Expr, ...] = (index(0), index(0), index(0))
+    most_shifted: int = 0
+    exist: tuple[Expr, ...] = ()
     shift: int = 0
 
     @property
@@ -81,7 +86,8 @@ class PixelRows:
     def is_inside(self) -> bool:
         """Whether all windows lie within the image."""
         sides = zip(self.extents, self.taps, self.dilations, self.positions, self.strides, self.lower, strict=True)
-        return all(low >= 0 and low + (p - 1) * s + (t - 1) * d < n for n, t, d, p, s, low in sides)
+        most = self.most_shifted
+        return all(low >= 0 and low + most + (p - 1) * s + (t - 1) * d < n for n, t, d, p, s, low in sides)
 
     @property
     def shared(self) -> int:
@@ -110,17 +116,20 @@ class PixelRows:
         shift: Expr = const(self.shift, value.dtype)
         return value + (Broadcast(shift, value.lanes) if value.lanes > 1 else shift)
 
-    def corner(self, plane: Expr, row: Expr) -> tuple[Expr, Expr]:
-        """Return the depth and height at which windows stand for a row of output pixels."""
-        z = plane % self.positions[0] * self.strides[0] if self.positions[0] > 1 else index(0)
-        return z + self.lower[0], row * self.strides[1] + self.lower[1]
+    def corner(self, at: Mapping[str, Expr], row: Expr) -> tuple[Expr, Expr, Expr]:
+        """Return the depth and height at which windows stand for a row of output pixels, and the width at which the
+        first of them stands, at indices ``at`` of the batch."""
+        z = at.get(PLANE, index(0)) % self.positions[0] * self.strides[0] if self.positions[0] > 1 else index(0)
+        first = zip((z, row * self.strides[1], index(0)), self.lower, self.shifts, strict=True)
+        depth, height, width = (begin + low + substitute(shift, at) for begin, low, shift in first)
+        return depth, height, width
 
 
 def pixel_rows_of(workload: Workload, dtypes: tuple[DType, DType] | None = None) -> tuple[Gemm, PixelRows] | None:
     """Return ``workload`` as such a product; None where it is none. Its ``a`` stands for the image, and ``b`` takes all
     steps of ``k``. ``dtypes``: what pixels and filters are multiplied as, by default the dtype of the sums."""
     p = implicit_gemm_of(workload)
-    if p is None or p.window is None or p.window.shifts or p.a.load is None or p.b.load is None:
+    if p is None or p.window is None or p.a.load is None or p.b.load is None:
         return None
     if prod(p.window.positions) == 1:  # with channels first, filters look like images of one window each
         return None
@@ -145,6 +154,9 @@ def pixel_rows_of(workload: Workload, dtypes: tuple[DType, DType] | None = None)
         _three(window.positions, 1),
         _three(window.strides, 1),
         _three(window.lower, 0),
+        (*[index(0)] * (3 - len(window.shifts)), *window.shifts),
+        window.most_shifted,
+        tuple(filters_exist(p)),
     )
     planes, pixels = window.images * rows.positions[0], rows.positions[1] * rows.positions[2]
     plane = Var(PLANE) if planes > 1 else index(0)
@@ -158,8 +170,7 @@ def pixel_rows_of(workload: Workload, dtypes: tuple[DType, DType] | None = None)
         )
         for r in p.results
     )
-    corner = (*rows.corner(plane, index(0)), index(0))
-    image_at = rows.load(plane, corner, Var("k"))
+    image_at = rows.load(plane, rows.corner({PLANE: plane}, index(0)), Var("k"))
     step = {TAP: Var("k") // window.channels, "k": Var("k") % window.channels}
     filters, exist = substitute(p.b.load, step), [substitute(condition, step) for condition in filters_inside(p)]
     filters = Select(logical_and(*exist), filters, const(0, filters.dtype)) if exist else filters
@@ -207,10 +218,12 @@ class PixelRowsWriter(BlockedGemmWriter):
     def micro_kernel(self, accumulators: Buffer, t: RegisterTile) -> None:
         w, (depths, heights, widths) = self.w, self.rows.taps
         assert isinstance(t.a, PixelRowsPanel)
-        joined = t.a.buffer is not None and self.rows.dilations[2] == 1
+        joined = t.a.buffer is not None and self.rows.dilations[2] == 1 and not self.rows.exist
         with ExitStack() as loops:
             depth, height = (loops.enter_context(w.loop("place", n)) for n in (depths, heights))
             width = index(0) if joined else loops.enter_context(w.loop("place", widths))
+            here = {**t.batch, TAP: (depth * heights + height) * widths + width}
+            loops.enter_context(w.when(*(substitute(condition, here) for condition in self.rows.exist)))
             channels, group = self.rows.channels, self.a.k_group
             channel = loops.enter_context(w.loop("channel", channels * (widths if joined else 1) // group))
             step = ((depth * heights + height) * widths + width) * (channels // group) + channel
@@ -251,11 +264,11 @@ class PixelRowsOperand(BlockedOperand):
     ) -> None:
         r, lanes, lines, width = self.rows, self.lanes, self.lines, self.rows.padded_width(self.size)
         plane = at.get(PLANE, index(0))
-        z0, y0 = r.corner(plane, first // r.tiles(self.size))
+        z0, y0, x0 = r.corner(at, first // r.tiles(self.size))
         with w.loop("depth", r.taps[0]) as depth, w.loop("line", lines) as line:
             z, y = z0 + depth * r.dilations[0], y0 + line
             with w.loop("pixel", width) as pixel, w.loop("vector", -(-r.channels // lanes)) as v:
-                x = pixel + r.lower[2]
+                x = pixel + x0
                 terms = _within((z, y, x), r.extents, lanes)
                 if r.channels % lanes:
                     terms.append(lanes_below(v * lanes, r.channels, lanes))
@@ -326,6 +339,6 @@ class PixelRowsPanel(OperandPanel):
         if r.positions[2] % self.of.size and not self.of.overlaps:
             x = minimum(x, index(r.positions[2] - 1))
         plane = self.at.get(PLANE, index(0))
-        z, y = r.corner(plane, self.row)
-        at = (z + depth, y + height, x * r.strides[2] + r.lower[2] + width)
+        z, y, x0 = r.corner(self.at, self.row)
+        at = (z + depth, y + height, x * r.strides[2] + x0 + width)
         return substitute(r.load(plane, at, self.channel), self.at)

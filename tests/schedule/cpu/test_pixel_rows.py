@@ -1,5 +1,6 @@
 """Convolutions with channels last as blocked products: padding, strides, dilations, groups, dimensions, rows."""
 
+import re
 from typing import Any
 
 import pytest
@@ -50,6 +51,8 @@ CASES = {
     "transposed": _transposed(output_padding=1, batch=2),
     "transposed, not of whole strides": _transposed(bias=True, residual=True),
     "transposed, phases of different places": _transposed(kernel_h=1, kernel_w=4, stride=3, padding=0),
+    "transposed, phases apart": _transposed(kernel_h=4, kernel_w=4, batch=2),
+    "transposed, phases apart and inside": _transposed(kernel_h=4, kernel_w=4, padding=3, height=5),
     "half": _conv2d(padding=1, dtype="float16"),
     "a line": workload_of("conv1d", batch=2, channels=4, length=11, filters=9, kernel=3, padding=1, layout="NWC"),
     "a volume": workload_of(
@@ -75,6 +78,15 @@ def test_pixel_rows_compute_their_expression(case: str, setting: str) -> None:
         chosen = CpuGemmSetting(mr, vectors, 8, tiles, panels, rows.depth, pack_a, "whole")
         kernel = lower_pixel_rows(product, "k", chosen, rows)
         assert_kernel_agrees(workload, kernel, TARGET)
+
+
+def test_phases_multiply_only_the_places_that_they_have() -> None:
+    """Of a 3x3 kernel with stride 2, phases have 1, 2, 2 and 4 places."""
+    product, rows = pixel_rows_of(CASES["transposed"]) or pytest.fail("no such convolution")
+    assert (rows.taps, len(rows.exist)) == ((1, 2, 2), 4)
+    text = kernel_text(lower_pixel_rows(product, "k", CpuGemmSetting(3, 1, 8, 1, 1, rows.depth, "task", "task"), rows))
+    (condition,) = re.findall(r"for place_3 in 2:\n +if (.*):\n +for channel in 3:", text)
+    assert {"task", "place_2", "place_3"} <= {*re.findall(r"\w+", condition)}
 
 
 @pytest.mark.parametrize("pack_b", ["task", "whole"])
