@@ -108,7 +108,9 @@ def _vector_knobs(group: FusedGroup, target: Target, whose: str) -> tuple[Knob, 
 
 
 def _last_extent(stage: Stage) -> int:
-    return max((a.extent for a in (*stage.axes, *stage.reduce_axes)[-1:]), default=1)
+    """Return the extent of the last axis of more than one element; 1 where there is none."""
+    longer = [a.extent for a in (*stage.axes, *stage.reduce_axes) if a.extent > 1]
+    return longer[-1] if longer else 1
 
 
 def lane_values(group: FusedGroup, width: int, target: Target) -> tuple[int, ...]:

@@ -17,8 +17,9 @@ from ....ir.rewrite import free_variables
 from ....te.workload import Stage, Workload
 from ...space.columns import Bools, Columns, Floats, Ints
 from ..arithmetic import overlapped
+from ..limits import LINE_BYTES
 from ..peaks import CpuPeaks
-from ..shared_knobs import NON_TEMPORAL
+from ..shared_knobs import NON_TEMPORAL, ROWS_INSIDE
 from .footprint import tensor_bytes
 from .fusion import FusedGroup, own_cost, paddings, points
 from .promising import BUSY_ACCUMULATORS
@@ -29,6 +30,8 @@ Quantities = Mapping[str, Floats]
 
 L1_BYTES, L2_BYTES = 32 << 10, 1 << 20
 """Nominal sizes of the caches of a core."""
+OPEN_LINES = 6
+"""How many lines that are stored past the caches a core fills at once, about."""
 LOOP_STEPS = 2
 """What counting and jumping cost for each run of the innermost body, in vector instructions."""
 
@@ -41,14 +44,17 @@ def group_seconds(group: FusedGroup, c: Columns, q: Quantities, peaks: CpuPeaks)
     return group.same_shape * (peaks.launch_seconds + steps + packing)
 
 
-def memory_seconds(workload: Workload, c: Columns, peaks: CpuPeaks) -> Floats:
+def memory_seconds(workload: Workload, group: FusedGroup, c: Columns, peaks: CpuPeaks) -> Floats:
     """All inputs and outputs go through memory once, float64[n]. An output that goes through the caches is read before
-    it is written, as most of one is whose rows are not aligned. A stored padding is written and read again."""
+    it is written, as most of one is whose rows are not aligned. One that goes past them in parts of many lines at once
+    is read and written again for each part, since there are few buffers for such lines. A stored padding is written and
+    read again. ``group``: the one with the knobs."""
     inputs = sum(b.bytes for b in workload.inputs)
     padded = sum(workload.stage(name).tensor.bytes for name in paddings(workload))
     non_temporal, inlined = c.flags("store", NON_TEMPORAL), c.flags("padding", INLINE)
-    past = sum(np.where(non_temporal & _is_aligned(b, c.ints("lanes")), b.bytes, 0) for b in workload.output_buffers)
-    outputs = 2 * sum(b.bytes for b in workload.output_buffers) - past
+    past = sum(np.where(_is_aligned(b, c.ints("lanes")), b.bytes, 0) for b in workload.output_buffers)
+    past = past * (1 - 3 * _partial_lines(group, c))
+    outputs = 2 * sum(b.bytes for b in workload.output_buffers) - non_temporal * past
     moved = inputs + outputs + np.where(inlined, 0, 2 * padded)
     return moved / peaks.memory_bytes_per_second
 
@@ -56,18 +62,33 @@ def memory_seconds(workload: Workload, c: Columns, peaks: CpuPeaks) -> Floats:
 def _is_aligned(output: Buffer, lanes: Ints) -> Bools:
     """Return whether all vectors along the rows of an output begin at a multiple of their size, which past the caches
     they must."""
-    return output.shape[-1] % lanes == 0 if len(output.shape) > 1 else np.ones(len(lanes), dtype=bool)
+    shape = output.squeezed.shape
+    return shape[-1] % lanes == 0 if len(shape) > 1 else np.ones(len(lanes), dtype=bool)
+
+
+def _partial_lines(group: FusedGroup, c: Columns) -> Floats:
+    """Return the share of the lines that register tiles store in parts, while a core fills more lines than it keeps
+    open, float64[n]."""
+    if group.kind != "tile":
+        return np.zeros(len(c))
+    element, tensor = group.root.tensor.dtype.bytes, group.root.tensor.squeezed
+    run = c.ints("lanes") * c.ints("vectors") * element
+    pitch = tensor.shape[-1] * element if tensor.shape else 0
+    whole = (run % LINE_BYTES == 0) & (pitch % LINE_BYTES == 0)
+    below = np.where(c.flags("order", ROWS_INSIDE), c.ints("row_tiles"), 1)
+    lines = c.ints("rows") * c.ints("planes") * below
+    return np.where(~whole & (lines > OPEN_LINES), np.minimum(LINE_BYTES / run, 1), 0.0)
 
 
 def _instruction_seconds(group: FusedGroup, c: Columns, q: Quantities, peaks: CpuPeaks) -> Floats:
-    """Arithmetic or loads of vectors, whichever takes longer. A load that is not contiguous costs one for each lane.
-    With few accumulators, each step of a reduction waits for the one before it."""
+    """Arithmetic or loads of vectors, whichever takes longer. A load that is not contiguous costs one for each lane,
+    and one under a condition costs two. With few accumulators, each step of a reduction waits for the one before it."""
     lanes = c.ints("lanes")
     operations = sum(points(s) * np.maximum(1, _operations_of_stage(group, s, c)) for s in group.stages)
     vectors = operations / lanes / np.maximum(1 - q["edge_waste"], 1e-3)
     busy = BUSY_ACCUMULATORS if group.reductions else 1
     arithmetic = vectors * np.maximum(busy / np.maximum(q["accumulators"], 1), 1)
-    loads = vectors * q["loads_per_operation"] * (1 + q["uneven_loads"] * (lanes - 1))
+    loads = vectors * q["loads_per_operation"] * (1 + q["uneven_loads"] * (lanes - 1)) * (1 + q["inlined_padding"])
     combining = vectors * q["across_lanes"] * np.log2(np.maximum(lanes, 2))
     tests = np.where(c.flags("store", NON_TEMPORAL), points(group.root) / lanes, 0)  # whether a vector is aligned
     steps = np.maximum(arithmetic, loads) + combining + tests + LOOP_STEPS * q["body_repeats"]

@@ -93,7 +93,7 @@ class CpuLoopsPlan(Plan):
             found = derive(self.workload, self._inlined_main, self.target, columns)
             own = group_seconds(self._inlined_main, columns, found, rates) + self._rest_seconds(INLINE, rates)
             seconds = np.where(inlined, own, seconds)
-        return overlapped(seconds, memory_seconds(self.workload, columns, rates))
+        return overlapped(seconds, memory_seconds(self.workload, self._main, columns, rates))
 
     def _rest_seconds(self, padding: str, rates: CpuPeaks) -> float:
         """Return what the groups take that are not of the main one's shape, by their default settings."""

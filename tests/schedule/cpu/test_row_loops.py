@@ -74,3 +74,18 @@ def test_partial_sums_of_a_group_norm_stay_in_registers() -> None:
     source = LlvmBackend().emit(final, AVX512).text
     assert "M_part_c1" in source
     assert "sdiv <" not in source and "udiv <16 x i64>" not in source
+
+
+def test_a_last_dimension_of_one_element_leaves_vectors() -> None:
+    """It leaves stores past the caches, too, since rows are aligned as they would be without it."""
+    text = (
+        "X: float32[1024, 4096{one}]\nM[a < 1024] = sum over b < 4096{over} of X[a, b{at}]\n"
+        "Y[a < 1024, b < 4096{over}] = X[a, b{at}] - M[a] * 0.25"
+    )
+    plain, longer = (
+        SKETCHES["cpu_loops"].space(parse_workload(text.format(**parts)), AVX512)
+        for parts in ({"one": "", "over": "", "at": ""}, {"one": ", 1", "over": ", c < 1", "at": ", c"})
+    )
+    assert [(k.name, k.values) for k in longer.knobs] == [(k.name, k.values) for k in plain.knobs]
+    assert plain.prior_seconds is not None and longer.prior_seconds is not None
+    np.testing.assert_allclose(longer.prior_seconds, plain.prior_seconds)
