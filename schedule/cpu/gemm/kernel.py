@@ -4,15 +4,16 @@
       for each block of kc steps of k:
         pack the blocks of A and B, unless they were packed before or never are
         for each panel of nr columns, for each register tile of mr rows in it (or the other way round):
-          accumulators = what the blocks of k before have given
+          accumulators = 0
           for k: accumulators[i, :] += A[i, k] * B[k, :]              # the micro-kernel
-          C = accumulators
+          C = accumulators + what the blocks of k before have given
 
 After K. Goto and R. van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008; the names of the sizes are
-those of BLIS. The epilogue is computed as each register tile is finished. Between two blocks of ``k`` the accumulators
-wait in an output that can hold them, or else in local memory. Of B that is packed before the tasks, the register tiles
-of a panel prefetch the next panel into L2 together: the weights of a model come from memory in each call, and a core
-fetches fewer bytes a cycle than a micro-kernel reads in its first pass.
+those of BLIS. The epilogue is computed as each register tile is finished. Between two blocks of ``k`` the sums wait in
+an output that can hold them, or else in local memory. Each block is added up for itself, so that few additions follow
+each other and errors of rounding stay small. Of B that is packed before the tasks, the register tiles of a panel
+prefetch the next panel into L2 together: the weights of a model come from memory in each call, and a core fetches fewer
+bytes a cycle than a micro-kernel reads in its first pass.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -191,18 +192,18 @@ class BlockedGemmWriter:
         w, s = self.w, self.s
         accumulators = self.zero_accumulators()
         last = self.k_blocks - 1
-        with w.when(None if last == 0 else Compare(CompareOp.NE, t.k_block, index(0))):
-            if last:
-                self.move_accumulators(accumulators, t, load=True)
         self.micro_kernel(accumulators, t)
         self.correct(accumulators)
+        if last:
+            with w.when(Compare(CompareOp.NE, t.k_block, index(0))):
+                self.move_accumulators(accumulators, t, add=True)
         output = self.accumulating_output
         if output is not None and len(self.p.results) == 1 and _is_accumulator(output, self.p):
-            self.move_accumulators(accumulators, t, load=False)
+            self.move_accumulators(accumulators, t)
             return
         if last:
             with w.when(Compare(CompareOp.NE, t.k_block, index(last))):
-                self.move_accumulators(accumulators, t, load=False)
+                self.move_accumulators(accumulators, t)
         with w.when(Compare(CompareOp.EQ, t.k_block, index(last)) if last else None):
             whole = w.allocate("total", (s.mr, s.nr), self.dtype, MemoryScope.LOCAL)
             with w.unrolled("i", s.mr) as i, w.unrolled("v", s.vectors) as v:
@@ -252,9 +253,9 @@ class BlockedGemmWriter:
         """Return the columns of vector ``v`` of a register tile."""
         return Ramp(v * self.s.lanes, 1, self.s.lanes)
 
-    def move_accumulators(self, accumulators: Buffer, t: RegisterTile, *, load: bool) -> None:
-        """Move the accumulators of a register tile to where they wait for the next block of ``k``, or with ``load``
-        back."""
+    def move_accumulators(self, accumulators: Buffer, t: RegisterTile, *, add: bool = False) -> None:
+        """Move the accumulators of a register tile to where they wait for the next block of ``k``, or with ``add`` add
+        to them what waits there."""
         w, s, output = self.w, self.s, self.accumulating_output
         with (
             w.unrolled("i", s.mr) as i,
@@ -271,8 +272,8 @@ class BlockedGemmWriter:
             else:
                 assert self.partial_sums is not None
                 buffer, indices, mask = self.partial_sums, (*t.indices, *own), None
-            if load:
-                w.store(accumulators, own, Load(buffer, indices, mask))
+            if add:
+                w.store(accumulators, own, Load(accumulators, own) + Load(buffer, indices, mask))
             else:
                 w.store(buffer, indices, Load(accumulators, own), mask)
 

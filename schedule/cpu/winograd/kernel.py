@@ -128,7 +128,7 @@ class WinogradWriter(BlockedGemmWriter):
                 t = RegisterTile(batch, k_block, (i, j), a.first, b.first, a, b, self._next_filters(b, point))
                 accumulators = self.zero_accumulators()
                 self.micro_kernel(accumulators, t)
-                self.move_accumulators(accumulators, replace(t, indices=(point, i)), load=False)
+                self.move_accumulators(accumulators, replace(t, indices=(point, i)))
             with self.each("tile", self.a, task[0], s.tiles) as i, w.loop("row", s.mr) as row:
                 with w.when(below((first + i) * s.mr + row, self.tiles.count, s.mr)):
                     self._outputs((first + i) * s.mr + row, (first_panel + j) * s.nr, sums, (i, row))

@@ -11,12 +11,15 @@ from tests.sketch_agreement import check_schedules
 from tilewright.codegen.backends import backend_for
 from tilewright.codegen.lowering import finish
 from tilewright.core.policy import SpacePolicy
+from tilewright.core.schedule import KnobValue, Schedule
 from tilewright.core.target import Target
 from tilewright.runtime.devices import host_target
+from tilewright.runtime.module import load_module
 from tilewright.schedule.cpu.gemm.fma import CPU_GEMM as SKETCH
 from tilewright.schedule.cpu.gemm.promising import CACHE_BYTES
 from tilewright.schedule.sketches import sketches_for
 from tilewright.schedule.space.space import Space
+from tilewright.te.data import random_inputs
 from tilewright.te.workload import Workload
 
 WIDE = Target("llvm", "x86-64", ("avx512f", "avx512vl", "fma"), threads=2, vector_bytes=64)
@@ -128,3 +131,18 @@ def test_the_next_panel_of_packed_weights_is_prefetched(packing: str, prefetches
     backend = backend_for(WIDE)
     text = backend.assembly(backend.emit(finish(SKETCH.lower(SQUARE, WIDE, schedule), WIDE), WIDE), WIDE)
     assert ("prefetch" in text) is prefetches
+
+
+def test_blocks_of_k_are_added_up_for_themselves() -> None:
+    """The error of a long sum is that of blocks then. With each product added to the sum of all before it, it is 5
+    times as large."""
+    workload = workload_of("matmul", m=64, n=64, k=4096)
+    inputs = random_inputs(workload, 1)
+    a, b = (inputs[x.name].astype(np.float64) for x in workload.inputs)
+    given: dict[str, KnobValue] = {"mr": 4, "nr_vectors": 2, "m_blocks": 1, "n_blocks": 1, "kc": 128}
+    given |= {"pack_a": "never", "pack_b": "task", "order": "rows_inside", "store": "cached"}
+    names = [knob.name for knob in SKETCH.knobs(workload, host_target())]
+    schedule = Schedule.of(SKETCH.name, SKETCH.version, {name: given[name] for name in names})
+    (summed,) = load_module(workload, schedule)(*(inputs[x.name] for x in workload.inputs))
+    error = np.sqrt(np.mean((np.asarray(summed) - a @ b) ** 2)) / np.sqrt(np.mean((a @ b) ** 2))
+    assert error < 4 * np.finfo(np.float32).eps
