@@ -9,6 +9,11 @@ small buffers."""
 LINE_BYTES = 64
 """How many bytes a cache line has, below which nothing is moved."""
 
+PAGE_BYTES = 4096
+"""Rows at multiples of this many bytes fall on the same set of a first-level cache."""
+WAYS = 8
+"""Lines of one set that a first-level cache holds."""
+
 
 def vector_registers(target: Target) -> int:
     """Vector registers of the instruction set: 32 with AVX-512, on 64-bit Arm and on RISC-V, else 16."""

@@ -11,6 +11,7 @@ from ....te.workload import Axis
 from ...problems.gemm import Gemm, Operand
 from ...space.columns import Bools, Columns, Floats, Ints
 from ..arithmetic import ceil_div
+from ..limits import PAGE_BYTES, WAYS
 from ..shared_knobs import COLUMNS_INSIDE
 from .direct_convolution import FLATTENED, DirectConvolution
 from .kernel import batch_of
@@ -19,12 +20,8 @@ from .packing import NEVER, TASK, WHOLE
 from .pixel_rows import PixelRows
 from .sizes import CpuGemmSizes
 
-PAGE_BYTES = 4096
-"""Rows at multiples of this many bytes fall on the same set of a first-level cache."""
 CONFLICT_BYTES = 1024
 """Rows at multiples of this many bytes fall on a few sets of it."""
-WAYS = 8
-"""Lines of one set that a first-level cache holds."""
 
 
 @dataclass(frozen=True, eq=False)

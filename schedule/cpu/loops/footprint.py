@@ -9,10 +9,9 @@ from ....ir.expr import Load
 from ....ir.rewrite import free_variables, loads_of
 from ....te.workload import Stage
 from ...space.columns import Ints
+from ..limits import PAGE_BYTES
 from .fusion import FusedGroup
 from .tiles import coefficient
-
-PAGE_BYTES = 4096
 
 AxisExtents = Mapping[int, Ints]
 """Position of an axis of the root -> how many of its values a tile or task covers. Other axes are covered whole."""

@@ -13,18 +13,18 @@ import numpy as np
 
 from ....ir.buffer import Buffer
 from ....ir.expr import Expr, Load, Select
-from ....ir.rewrite import free_variables
+from ....ir.rewrite import free_variables, loads_of
 from ....te.workload import Stage, Workload
 from ...space.columns import Bools, Columns, Floats, Ints
 from ..arithmetic import overlapped
-from ..limits import LINE_BYTES
+from ..limits import LINE_BYTES, PAGE_BYTES, WAYS
 from ..peaks import CpuPeaks
 from ..shared_knobs import NON_TEMPORAL, ROWS_INSIDE
 from .footprint import tensor_bytes
 from .fusion import FusedGroup, own_cost, paddings, points
 from .promising import BUSY_ACCUMULATORS
 from .tile_loops import INLINE
-from .tiles import lane_bytes, tiles_of
+from .tiles import COLUMNS, lane_bytes, stride_along, tiles_of
 
 Quantities = Mapping[str, Floats]
 
@@ -40,7 +40,8 @@ def group_seconds(group: FusedGroup, c: Columns, q: Quantities, peaks: CpuPeaks)
     """Return the estimated time in seconds, float64[n], of a group and of those of its shape, which take the same
     setting. ``q``: the derived columns of the settings. What goes through memory is not in it."""
     packing = 2 * q["packing_share"] * group.work * lane_bytes(group) / peaks.l2_bytes_per_second
-    steps = overlapped(_instruction_seconds(group, c, q, peaks), _cache_seconds(q, peaks) + _again(group, q, peaks))
+    caches = _cache_seconds(q, peaks) + _conflict_seconds(group, c, peaks) + _again(group, q, peaks)
+    steps = overlapped(_instruction_seconds(group, c, q, peaks), caches)
     return group.same_shape * (peaks.launch_seconds + steps + packing)
 
 
@@ -138,6 +139,21 @@ def _cache_seconds(q: Quantities, peaks: CpuPeaks) -> Floats:
     far = min(peaks.read_bytes_per_second, peaks.l2_bytes_per_second)
     rate = np.where(q["task_bytes"] <= L2_BYTES, peaks.l2_bytes_per_second, far)
     return traffic / rate
+
+
+def _conflict_seconds(group: FusedGroup, c: Columns, peaks: CpuPeaks) -> Floats:
+    """Return what it takes to read a line for each element of vectors across rows, where more rows than a set of a
+    cache holds fall on one set, so that no line stays for the next step of a sum."""
+    if group.kind != "tile":
+        return np.zeros(len(c))
+    column, elements = tiles_of(group).column, 0
+    for stage in group.reductions:
+        strides = {
+            stride_along(load, stage.axes[column].name) or 0: load.buffer.dtype.bytes for load in loads_of(stage.body)
+        }
+        elements += points(stage) * any(n > 1 and n * size % PAGE_BYTES == 0 for n, size in strides.items())
+    across = c.flags("vectorise", COLUMNS) & (c.ints("lanes") * c.ints("vectors") > WAYS)
+    return across * elements * LINE_BYTES / peaks.l2_bytes_per_second
 
 
 def _again(group: FusedGroup, q: Quantities, peaks: CpuPeaks) -> Floats:

@@ -16,9 +16,9 @@ from ....te.workload import Stage, Workload
 from ...space.columns import Bools, Columns, Floats, Ints
 from ...space.knob import Quantity
 from ..arithmetic import idle_share
-from ..limits import vector_registers
+from ..limits import PAGE_BYTES, vector_registers
 from ..shared_knobs import NON_TEMPORAL, ROWS_INSIDE
-from .footprint import PAGE_BYTES, AxisExtents, body_loads, load_pages, tensor_bytes, written_bytes
+from .footprint import AxisExtents, body_loads, load_pages, tensor_bytes, written_bytes
 from .fusion import FusedGroup, points
 from .lane_loads import steps_of_load
 from .sizes import LoopTileSizes, accumulator_registers, packed_bytes, tile_sizes
