@@ -16,10 +16,14 @@ from ..operators import OPERATORS, Kind
 from ..operators.scans import SCAN_NAMES
 from .rewrite import Rewriter, attributes_of, integers_of
 
+FEW_CHANNELS = 16
+"""A group of fewer channels and filters does not fill a vector of a processor. Pixels of a row do."""
+
 
 def use_channels_last(graph: Graph, *, gpu: bool = False) -> Graph:
     """``graph`` with channels-last convolutions; ``graph`` itself where it has no convolution. No kernel class of a
-    ``gpu`` sums up exact products of floats over windows: torch computes these, in the order that they have."""
+    ``gpu`` sums up exact products of floats over windows: torch computes these, in the order that they have. Elsewhere
+    groups of few channels stay in the order that they have."""
     if not any(node.op == "convolution" and not attributes_of(node)["channels_last"] for node in graph.nodes):
         return graph
     rewriter = _ChannelsLast(graph, gpu)
@@ -119,7 +123,7 @@ def _convolution(b: _ChannelsLast, node: Node) -> bool:
     if _sees_patches(b.graph, node):
         _product_of_patches(b, node)
         return True
-    if b.gpu and _is_left(b, node):
+    if _is_left(b, node) if b.gpu else _has_few_channels(b, node):
         return False
     x, w, *bias = (b.in_last(node.operands[0]), *(b.first(name) for name in node.operands[1:]))
     rounds = node.result.dtype == float32 and given["precision"] != IEEE
@@ -140,12 +144,23 @@ def _convolution(b: _ChannelsLast, node: Node) -> bool:
 
 def _is_left(b: _ChannelsLast, node: Node) -> bool:
     """Return whether a convolution is one of exact products over windows, of channels that are not last in memory."""
-    x, w = (b.graph.values[name].shape for name in node.operands[:2])
-    made = b.graph.producers.get(node.operands[0])
-    is_last = made is not None and made.op == "permute" and integers_of(made, "order") == to_first(len(x))
+    w = b.graph.values[node.operands[1]].shape
     exact = node.result.dtype in (float32, float64) and attributes_of(node)["precision"] == IEEE
     windows = w[1] > 1 and not set((*w[2:], *integers_of(node, "stride"))) == {1}
-    return exact and windows and not is_last and node.operands[0] not in b.last
+    return exact and windows and not _is_last(b, node.operands[0])
+
+
+def _has_few_channels(b: _ChannelsLast, node: Node) -> bool:
+    """Return whether a convolution is one of groups of few channels, which are not last in memory."""
+    w, groups = b.graph.values[node.operands[1]].shape, OPERATORS[node.op].values(attributes_of(node)).integer("groups")
+    return groups > 1 and max(w[1], w[0] // groups) < FEW_CHANNELS and not _is_last(b, node.operands[0])
+
+
+def _is_last(b: _ChannelsLast, name: str) -> bool:
+    """Return whether the channels of a value are last in memory."""
+    made, rank = b.graph.producers.get(name), len(b.graph.values[name].shape)
+    is_last = made is not None and made.op == "permute" and integers_of(made, "order") == to_first(rank)
+    return is_last or name in b.last
 
 
 def _sees_patches(graph: Graph, node: Node) -> bool:

@@ -76,7 +76,8 @@ def test_the_pass_keeps_the_values(graph: Graph) -> None:
     old, new = graph_reference(graph, data), graph_reference(after, data)
     for a, b in zip(graph.outputs, after.outputs, strict=True):
         np.testing.assert_allclose(new[b], old[a], rtol=1e-9, atol=1e-9)
-    assert all(n.attributes["channels_last"] for n in after.nodes if n.op == "convolution")
+    convolutions = [n.attributes for n in after.nodes if n.op == "convolution"]
+    assert all(given["channels_last"] or given["groups"] != 1 for given in convolutions)
 
 
 @settings(max_examples=25, deadline=None)
@@ -207,6 +208,25 @@ def test_exact_convolutions_that_torch_computes_keep_their_order(
     one, none = (1, 1), (0, 0)
     y = b.node("convolution", image, w, stride=one, before=none, behind=none, dilation=one, precision=precision)
     after = simplify_graph(check_graph(Graph((x,), (w,), b.nodes, (y.name,))), gpu=True)
+    (node,) = (n for n in after.nodes if n.op == "convolution")
+    assert attributes_of(node)["channels_last"] is converted
+    assert converted or not any(n.op == "permute" for n in after.nodes)
+
+
+@pytest.mark.parametrize(("groups", "filters", "given_last", "converted"), [
+    (16, 16, False, False), (4, 32, False, False), (1, 32, False, True), (16, 512, False, True), (16, 16, True, True),
+])  # fmt: skip
+def test_groups_of_few_channels_keep_their_order_on_processors(
+    groups: int, filters: int, given_last: bool, converted: bool
+) -> None:
+    """Vectors are pixels then. Where channels are last already, nothing needs to be permuted."""
+    shape = (2, 8, 8, 16) if given_last else (2, 16, 8, 8)
+    x, w = Value("x", TensorType(shape, float32)), Value("w", TensorType((filters, 16 // groups, 3, 3), float32))
+    b = GraphBuilder(["x", "w"])
+    image = b.node("permute", x, order=(0, 3, 1, 2)) if given_last else x
+    window = {"stride": (1, 1), "before": (0, 0), "behind": (0, 0), "dilation": (1, 1)}
+    y = b.node("convolution", image, w, groups=groups, **window)
+    after = simplify_graph(check_graph(Graph((x,), (w,), b.nodes, (y.name,))))
     (node,) = (n for n in after.nodes if n.op == "convolution")
     assert attributes_of(node)["channels_last"] is converted
     assert converted or not any(n.op == "permute" for n in after.nodes)
