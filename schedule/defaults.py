@@ -26,6 +26,8 @@ _CLEARLY_BY_PAIR = {
     ("cuda_rowwise_split", "cuda_rowwise_cooperative"): 1.1,
     ("cuda_gemm", "cuda_gemm_swap_ab"): 1.1,
     ("cuda_gemm", "cuda_gemm_mma"): 1.1,
+    ("cuda_gemm", "cuda_conv"): 1.1,
+    ("cuda_gemm_swap_ab", "cuda_conv"): 1.1,
     ("cuda_depthwise", "cuda_window"): 1.1,
     ("cuda_loops", "cuda_decomposed"): 1.0,
     ("cpu_loops", "cpu_decomposed"): 0.6,

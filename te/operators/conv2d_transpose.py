@@ -5,10 +5,11 @@ Shapes by layout, with ``o`` filters, ``c`` channels, a kernel of ``r`` by ``s``
     NCHW: X[n, (g,) c/g, h, w], W[(g,) c/g, o/g, r, s], Y[n, (g,) o/g, y, x]
     NHWC: X[n, h, w, (g,) c/g], W[r, s, (g,) o/g, c/g], Y[n, y, x, (g,) o/g]
 
-Where the stride divides height and width of Y, its rows are split into (y, a) with ``a`` below the stride, and its
-columns into (x, b): Y[n, (g,) o/g, y, a, x, b], Y[n, y, a, x, b, (g,) o/g]. That moves no element, so an array of the
-usual dimensions is reshaped for free; it keeps every index affine. Of the kernel's rows only every ``stride``-th meets
-a row of Y; the sum over ``t`` (over ``u`` for columns) runs through them. A dilated kernel is one with zeros in it.
+Where a stride of more than 1 divides height and width of Y, its rows are split into (y, a) with ``a`` below the stride,
+and its columns into (x, b): Y[n, (g,) o/g, y, a, x, b], Y[n, y, a, x, b, (g,) o/g]. That moves no element, so an array
+of the usual dimensions is reshaped for free; it keeps every index affine. Of the kernel's rows only every ``stride``-th
+meets a row of Y; the sum over ``t`` (over ``u`` for columns) runs through them. A dilated kernel is one with zeros in
+it.
 """
 
 from collections.abc import Mapping
@@ -155,7 +156,7 @@ def _sizes(v: Values) -> TransposedConvolutionSizes:
                 field="padding",
             )
         sides.append(side)
-    if any(side.output % stride for side in sides):
+    if stride == 1 or any(side.output % stride for side in sides):
         sides = [_SpatialDim(s.extent, s.kernel, stride, padding, more, split=False) for s in sides]
     kernel_extents = (v.integer("kernel_h"), v.integer("kernel_w"))
     first = v.text("layout") == "NCHW"

@@ -25,7 +25,7 @@ from ....ir.gpu.wgmma import WGMMA_M
 from ....ir.stmt import Kernel
 from ....te.workload import Workload
 from ...loop_nest.nest import KERNEL_NAME
-from ...problems.gemm import Gemm, Operand, skinny_gemm_of
+from ...problems.gemm import Gemm, Operand, gemm_of, skinny_gemm_of
 from ...problems.image_window import ImageWindow
 from ...problems.implicit_gemm import implicit_gemm_of
 from ...sketch import Peaks
@@ -319,12 +319,15 @@ def _rows_of_a_load(columns: Columns) -> Ints:
 
 
 def _plan(workload: Workload, target: Target) -> ConvPlans | None:
-    if target.arch != ARCHITECTURE or skinny_gemm_of(workload) is not None or CUDA_GEMM.matches(workload, target):
+    if target.arch != ARCHITECTURE or skinny_gemm_of(workload) is not None:
         return None
-    gemm = _implicit_gemm(workload)
+    plain = gemm_of(workload) if CUDA_GEMM.matches(workload, target) else None
+    gemm = None if plain is not None and not plain.batch else _implicit_gemm(workload)
     product = None if gemm is None else _product(workload)
     if gemm is None or product is None or not can_use_wgmma(product):
         return None
+    if plain is not None and plain.m.extent >= gemm.m.extent:
+        return None  # in products of phases that lie between rows of pixels, a batch has a product for each row
     given = gemm if folding_of(gemm) or widening_of(gemm) else None
     patched = _patched(workload, product)
     plans = [ConvPlan(product, target, {} if product.along_pixels else patched, given)]

@@ -19,15 +19,13 @@ from tilewright.core.errors import IllegalSchedule
 from tilewright.core.policy import DEFAULT_POLICY
 from tilewright.core.schedule import Schedule
 from tilewright.core.target import Target
-from tilewright.ir.expr import Binary, BinaryOp, Const, Expr, Select, Var
-from tilewright.ir.gpu.mbarrier import MbarrierArriveExpectTx
+from tilewright.ir.expr import Binary, BinaryOp, Const, Expr, Var
 from tilewright.ir.gpu.tma import TmaLoad, TmaPrefetch, TmaStore
 from tilewright.ir.gpu.wgmma import WarpgroupMma
 from tilewright.ir.interpret import interpret
 from tilewright.ir.stmt import walk_statements
 from tilewright.ir.text import kernel_text
 from tilewright.schedule.gpu.conv.space import CUDA_CONV as SKETCH
-from tilewright.schedule.gpu.gemm.k_atoms import tap_share
 from tilewright.schedule.gpu.gemm.space import CUDA_GEMM
 from tilewright.schedule.problems.image_window import ImageWindow
 from tilewright.schedule.problems.implicit_gemm import implicit_gemm_of
@@ -73,7 +71,7 @@ def transposed(**changed: Any) -> Workload:
     return workload_of("conv2d_transpose", **{**parameters, **changed})
 
 
-def _gradient(stride: int, kernel: int, channels: int, size: int) -> Workload:
+def gradient(stride: int, kernel: int, channels: int, size: int) -> Workload:
     """Return the gradient of a convolution with padding 1 towards its image of ``size`` by ``size`` pixels."""
     count = (size + 2 - kernel) // stride + 1
     places = f"(y + 1 - r) // {stride}", f"(x + 1 - s) // {stride}"
@@ -135,9 +133,13 @@ CASES: dict[str, tuple[Target, Callable[[], Workload]]] = {
         lambda: transposed(kernel_h=3, kernel_w=3, groups=2, dtype="float32", precision="tf32"),
     ),
     "transposed, phases without a place": (FEW, lambda: transposed(kernel_h=1, kernel_w=3, stride=3, padding=0)),
-    "gradient": (H200, lambda: _gradient(2, 3, 40, 8)),
-    "gradient, not of whole strides": (H200, lambda: _gradient(3, 4, 40, 10)),
+    "gradient": (H200, lambda: gradient(2, 3, 40, 8)),
+    "gradient, not of whole strides": (H200, lambda: gradient(3, 4, 40, 10)),
     "transposed, groups": (H200, lambda: transposed(groups=2, kernel_h=6, kernel_w=3, stride=3, padding=0)),
+    "transposed, one image, kernel of the stride": (
+        H200,
+        lambda: transposed(batch=1, kernel_h=2, kernel_w=2, padding=0, bias=True, filters=64),
+    ),
 }
 
 
@@ -467,57 +469,6 @@ def _rows(indices: tuple[Expr, ...], count: int) -> list[tuple[int, ...]]:
 
     columns = [np.broadcast_to(value(i), count).tolist() for i in indices]
     return list(zip(*columns, strict=True))
-
-
-def test_a_transposed_convolution_skips_places_that_no_pixel_meets() -> None:
-    """Of a 4x4 kernel with stride 2, each of the four phases takes 2x2 places."""
-    gemm = implicit_gemm_of(transposed())
-    assert gemm is not None and gemm.window is not None
-    assert [a.extent for a in gemm.batch] == [2, 2] and gemm.k.extent == 4 * 64
-    assert gemm.window.taps == (2, 2) and gemm.window.lower == (-1, -1) and gemm.window.most_shifted == 1
-    odd = implicit_gemm_of(transposed(kernel_h=3, kernel_w=3, output_padding=1))
-    assert odd is not None and odd.window is not None and odd.window.taps == (2, 2)  # one phase has but one
-
-
-def test_the_gradient_of_a_convolution_with_strides_is_a_transposed_one() -> None:
-    """It has the taps and the pixels of the operator."""
-    gemm, same = (
-        implicit_gemm_of(_gradient(2, 3, 40, 8)),
-        implicit_gemm_of(transposed(kernel_h=3, kernel_w=3, output_padding=1, width=4)),
-    )
-    assert gemm is not None and same is not None and gemm.window == same.window
-
-
-def test_a_transposed_convolution_leaves_out_pixels_of_the_last_stride() -> None:
-    """Y has 7 x 15 pixels, 8 x 16 in whole strides that begin one pixel ahead of it."""
-    uneven = implicit_gemm_of(transposed(kernel_h=3, kernel_w=3))
-    assert uneven is not None and uneven.window is not None and uneven.window.positions == (4, 8)
-    assert [a.extent for a in uneven.batch] == [2, 2] and uneven.results[0].tensor.shape == (2, 7, 15, 40)
-    assert len(uneven.results[0].inside) == 2  # of either dimension the first pixel is missing
-    behind = implicit_gemm_of(transposed(kernel_h=3, kernel_w=3, padding=0))
-    assert behind is not None and len(behind.results[0].inside) == 2 and behind.window is not None
-    assert behind.window.positions == (5, 9)
-    assert sketches_for(transposed(kernel_h=3, kernel_w=3), H200) == (SKETCH,)
-
-
-@pytest.mark.parametrize(("kernel", "skips"), [(3, True), (4, False)])
-def test_iterations_without_a_place_of_the_phase_load_nothing(kernel: int, skips: bool) -> None:
-    """Of a 3x3 kernel with stride 2, phases have 2x2, 2x1, 1x2 and 1x1 places; of a 4x4 kernel all have 2x2."""
-    workload = transposed(kernel_h=kernel, kernel_w=kernel)
-    schedule = legal_schedule_of(SKETCH, workload, pixels="im2col", split_k=2, k_atoms=1, consumer_warpgroups=1)
-    kernel_ir = SKETCH.lower(workload, H200, schedule)
-    arrivals = [s for s in walk_statements(kernel_ir.body) if isinstance(s, MbarrierArriveExpectTx)]
-    assert arrivals and all(isinstance(s.bytes, Select) == skips for s in arrivals)
-    check(workload, H200, schedule)
-
-
-def test_estimates_know_which_taps_phases_have() -> None:
-    """Taps along a halo are multiplied together."""
-    plain = implicit_gemm_of(transposed(kernel_h=3, kernel_w=3))
-    halo = implicit_gemm_of(transposed(kernel_h=3, kernel_w=3), (2, 4, 8), 0)
-    even = implicit_gemm_of(transposed())
-    assert plain is not None and halo is not None and even is not None
-    assert (tap_share(plain), tap_share(halo), tap_share(even)) == (9 / 16, 12 / 16, 1.0)
 
 
 def test_padding_of_any_kind_is_part_of_the_window() -> None:
