@@ -166,8 +166,8 @@ class Evaluator:
 
     def _read_places(self, array: Array, e: Load, origin: tuple[int, ...]) -> tuple[Array, list[LinearForm]] | None:
         """Return what a load reads along each dimension by itself, and where of that it reads: the border of an image
-        is repeated once for all windows. None where an index is no function of one sum of axes, or where sums have more
-        values than there are points."""
+        is repeated once for all windows. None where an index is no function of one sum of axes, or where sums, each for
+        itself or together, have more values than there are points."""
         box = {n: (start, stop - 1) for n, (start, stop) in self.ranges.items()}
         at, read = list[LinearForm](), list[Array]()
         for i, start, extent in zip(e.indices, origin, array.shape, strict=True):
@@ -180,6 +180,8 @@ class Evaluator:
             moved = Evaluator({}, {"place": (low, high + 1)})(moved_place(i, place, LinearForm({Var("place"): 1})))
             at.append(place + -low)
             read.append(np.clip(np.broadcast_to(moved, high - low + 1) - start, 0, extent - 1))
+        if prod(map(len, read)) > prod(stop - start for start, stop in self.ranges.values()):
+            return None
         array = array[tuple(slice(places.min(), places.max() + 1) for places in read)]
         for d, places in enumerate(read):
             from_first = places - places.min()

@@ -14,6 +14,7 @@ from .contraction import contract, contract_groups, contraction_of, grouped_cont
 from .contraction_path import contraction_paths
 from .evaluate import Array, Evaluator
 from .join import Joined, join
+from .phases import with_phases
 from .scan import accumulate, scan_of, values_stage
 from .scatter import scatter, scatter_of
 from .slicing import Slicing, slice_of, slicing_of
@@ -43,13 +44,14 @@ def reference(workload: Workload, inputs: Mapping[str, Array], threads: int | No
 
     Floats are computed and returned in float64: only constants and casts round to their dtype. Integers and bools are
     exact, wrap, and come in their own dtype. Sums of products run as matrix products, in the cheapest order
-    (``te.contraction_path``, ``te.sums_of_products``), scans keep a running value, and terms of scatters are sorted.
-    The rest is computed in chunks that stay in cache, on several threads where it is much. Where intermediates are
-    large, slices of the whole workload are computed instead (``te.slicing``). ``threads`` of None means those that this
-    process may run on, at most 16; their number changes at most the last digit of float64 sums. A tensor is dropped
-    once nothing reads it any more. Raises InvalidParameter naming an input that is missing or has another shape or
-    dtype.
+    (``te.contraction_path``, ``te.sums_of_products``), those of phases together (``te.phases``). Scans keep a running
+    value, and terms of scatters are sorted. The rest is computed in chunks that stay in cache, on several threads where
+    it is much. Where intermediates are large, slices of the whole workload are computed instead (``te.slicing``).
+    ``threads`` of None means those that this process may run on, at most 16; their number changes at most the last
+    digit of float64 sums. A tensor is dropped once nothing reads it any more. Raises InvalidParameter naming an input
+    that is missing or has another shape or dtype.
     """
+    workload = _as_products(workload)
     tensors = {t.name: _input(t, inputs) for t in workload.inputs}
     sliced = reference_slicing(workload)
     apart = frozenset() if sliced is None else sliced.dimensions.keys()
@@ -66,6 +68,13 @@ def reference(workload: Workload, inputs: Mapping[str, Array], threads: int | No
     if sliced is not None:
         tensors |= _in_slices(workload, sliced, tensors, threads)
     return {name: tensors[name] for name in workload.outputs}
+
+
+def _as_products(workload: Workload) -> Workload:
+    """``workload``, or the same with axes for phases, such as those of a transposed convolution, which has larger
+    products."""
+    phased = with_phases(workload)
+    return workload if phased is None or not any(map(contraction_of, phased.stages)) else phased
 
 
 def reference_slicing(workload: Workload) -> Slicing | None:

@@ -52,6 +52,9 @@ misses."""
 _POINTS = 1024
 """How many points of a stage without a reduction are sampled."""
 
+_NEAR_ZERO = (0.01, 0.1, 0.5, 1.0, 4.0)
+"""Sums of both signs are sampled here as well."""
+
 _ROWS, _TERMS = 128, 256
 """How many points of a reduction are sampled, and how many terms of each."""
 
@@ -211,8 +214,18 @@ def _sum(value: Floats, error: Floats, length: int, unit: float, further: float)
     size = float(np.abs(value).mean())
     one_way = float(partial.mean()) * unit > 0.25 * size or math.sqrt(within) < 0.01 * size
     steps = float(length) if one_way else 2.0 * math.sqrt(length)
+    if total.min() < -_NEAR_ZERO[-1] and total.max() > _NEAR_ZERO[-1]:
+        total, partial = _with_some_near_zero(total), np.append(partial, np.full(2 * len(_NEAR_ZERO), partial.min()))
+        error = np.vstack((error, np.tile(error.mean(axis=0), (2 * len(_NEAR_ZERO), 1))))
     rounding = partial * (unit * steps + further) if length > 1 else 0.0
     return _Bounded(total, length * error.mean(axis=1) + rounding)
+
+
+def _with_some_near_zero(total: Floats) -> Floats:
+    """Return sums and some near 0, where functions such as sigmoid take their errors over. Of a few hundred sums that
+    are mostly in the hundreds none may be there, but of millions of results some are."""
+    near = np.array(_NEAR_ZERO)
+    return np.concatenate((total, -near, near))
 
 
 @dataclass(frozen=True, slots=True)
