@@ -124,13 +124,14 @@ def _volume(batch: int, depth: int, side: int, channels: int, filters: int) -> R
     return Row("conv3d", parameters, _peer(3, padding=1), _prepared(3, 1))
 
 
-def _transposed() -> Row:
-    """Return a layer that doubles height and width."""
-    parameters: dict[str, Any] = {"batch": 32, "channels": 256, "height": 14, "width": 14, "filters": 128}
-    parameters |= {"kernel_h": 4, "kernel_w": 4, "stride": 2, "padding": 1, "layout": "NHWC", "dtype": "float16"}
+def _transposed(batch: int, side: int, channels: int, filters: int, kernel: int, stride: int, padding: int = 1) -> Row:
+    """Return a layer that multiplies height and width by the stride, about."""
+    parameters: dict[str, Any] = {"batch": batch, "channels": channels, "height": side, "width": side}
+    parameters |= {"filters": filters, "kernel_h": kernel, "kernel_w": kernel, "stride": stride, "padding": padding}
+    parameters |= {"layout": "NHWC", "dtype": "float16"}
 
     def peer(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        return functional.conv_transpose2d(x, w, stride=2, padding=1).movedim(1, -1)
+        return functional.conv_transpose2d(x, w, stride=stride, padding=padding).movedim(1, -1)
 
     def prepare(tensors: Tensors) -> Tensors:
         x, w = tensors
@@ -199,7 +200,10 @@ ROWS: dict[str, Row] = {
     "x-3x3x3-16x112x112-3-64": _volume(8, 16, 112, 3, 64),
     "x-3x3x3-64x64x64-32-32": _volume(1, 64, 64, 32, 32),
     "x-3x3s2-640x640-3-32": _row(16, 640, 3, 32, 3, 2),
-    "x-transposed-4x4s2-14x14-256-128": _transposed(),
+    "x-transposed-4x4s2-14x14-256-128": _transposed(32, 14, 256, 128, 4, 2),
+    "x-transposed-3x3s1-28x28-480-40": _transposed(16, 28, 480, 40, 3, 1),
+    "x-transposed-3x3s2-32x32-512-256": _transposed(16, 32, 512, 256, 3, 2),
+    "x-transposed-4x4s4-32x32-640-256": _transposed(1, 32, 640, 256, 4, 4, 0),
     "x-decoder-3x3s1-512x512-128-3": _few_filters(),
     "x-audio-10s5-80000-1-512": _audio(),
     "x-inception-5x5s1-35x35-48-64": _row(32, 35, 48, 64, 5, 1),
