@@ -46,6 +46,7 @@ ROWS: dict[str, tuple[str, ...]] = {
         "2026-11-28-h200-convolution",
         "2026-11-29-h200-convolution-narrow-volume",
         "2026-11-30-h200-convolution-inception",
+        "2026-11-30-h200-convolution-transposed",
     ),
     "the same on an H100": (
         "2026-11-27-h100-convolution-resnet50",
