@@ -125,23 +125,19 @@ def _unmasked_buffers(body: Stmt) -> frozenset[str]:
 def _with_whole_vectors(body: Stmt, unmasked: Set[str], extents: Mapping[str, int]) -> Stmt:
     """Make the last dimension of ``unmasked`` buffers as long as disabled lanes reach. ``acc[i, 8 lanes]`` of 6 columns
     then needs no masks, which would keep it out of registers."""
-    wider = {
-        s.buffer.name: s.buffer
-        for s in walk_statements(body)
-        if isinstance(s, Allocate) and s.buffer.name in unmasked and s.buffer.shape
-    }
+    buffers = {s.buffer.name: s.buffer for s in walk_statements(body) if isinstance(s, Allocate)}
     accesses: list[Load | Store] = [*loads_of(body), *stores_of(body)]
-    for access in accesses:
-        buffer = wider.get(access.buffer.name)
-        if buffer is None:
-            continue
-        bounds = index_bounds(access.indices[-1], extents) if len(access.indices) == len(buffer.shape) else None
-        if bounds is None or access.buffer.shape[:-1] != buffer.shape[:-1]:
-            del wider[buffer.name]
-        else:
-            shape = (*buffer.shape[:-1], max(buffer.shape[-1], bounds[1] + 1))
-            wider[buffer.name] = replace(buffer, shape=shape)
-    return replace_buffers(body, wider) if wider else body
+    wider, odd = dict[str, Buffer](), set[str]()
+    for access in (a for a in accesses if a.buffer.name in unmasked):
+        buffer = wider.get(access.buffer.name, buffers[access.buffer.name])
+        same = len(access.indices) == len(buffer.shape) > 0 and access.buffer.shape[:-1] == buffer.shape[:-1]
+        bounds = index_bounds(access.indices[-1], extents) if same else None
+        if bounds is None:
+            odd.add(buffer.name)
+        elif bounds[1] >= buffer.shape[-1]:
+            wider[buffer.name] = replace(buffer, shape=(*buffer.shape[:-1], bounds[1] + 1))
+    found = {name: buffer for name, buffer in wider.items() if name not in odd}
+    return replace_buffers(body, found) if found else body
 
 
 @rewrites

@@ -154,10 +154,9 @@ def _conflict_seconds(group: FusedGroup, c: Columns, peaks: CpuPeaks) -> Floats:
         return np.zeros(len(c))
     column, elements = tiles_of(group).column, 0
     for stage in group.reductions:
-        strides = {
-            stride_along(load, stage.axes[column].name) or 0: load.buffer.dtype.bytes for load in loads_of(stage.body)
-        }
-        elements += points(stage) * any(n > 1 and n * size % PAGE_BYTES == 0 for n, size in strides.items())
+        axis, loads = stage.axes[column].name, loads_of(stage.body)
+        pitches = [(stride_along(load, axis) or 0) * load.buffer.dtype.bytes for load in loads]
+        elements += points(stage) * any(pitch and pitch % PAGE_BYTES == 0 for pitch in pitches)
     across = c.flags("vectorise", COLUMNS) & (c.ints("lanes") * c.ints("vectors") > WAYS)
     return across * elements * LINE_BYTES / peaks.l2_bytes_per_second
 
