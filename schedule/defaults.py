@@ -36,7 +36,7 @@ _CLEARLY_BY_PAIR = {
 """The same for pairs of a sketch and a later one that share their prior, so that a smaller difference is clear. On 41
 recorded products of 65 to 1536 rows, the default is 3 % slower than the best so, and 5 % without the second pair. The
 prior of generic loops is a third of what an H200 took for a convolution and for a layer on audio. An AMD EPYC took 1.7
-to 2.6 times their prior for seven of eight convolutions with strides and channels first, and 0.8 to 1.1 times that of
+to 3.4 times their prior for six of seven convolutions with strides and channels first, and 0.7 to 1.1 times that of
 copies and products."""
 
 

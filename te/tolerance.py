@@ -52,8 +52,10 @@ misses."""
 _POINTS = 1024
 """How many points of a stage without a reduction are sampled."""
 
-_NEAR_ZERO = (0.01, 0.1, 0.5, 1.0, 4.0)
-"""Sums of both signs are sampled here as well."""
+_NEAR_ZERO = np.outer((-1.0, 1.0), (0.01, 0.1, 0.5, 1.0, 4.0)).ravel()
+"""Sums that are sampled besides those that are drawn, where these have both signs. Functions such as sigmoid take the
+error of a sum over near 0. Of a hundred sums that are mostly in the hundreds none may be there; of millions some are.
+"""
 
 _ROWS, _TERMS = 128, 256
 """How many points of a reduction are sampled, and how many terms of each."""
@@ -209,23 +211,15 @@ def _sum(value: Floats, error: Floats, length: int, unit: float, further: float)
     between = max(0.0, float(means.var()) - within / sampled)  # the rest is the noise of sampling only some terms
     noise = between + within / sampled
     shrink = math.sqrt((between + within / length) / noise) if noise > 0.0 else 1.0
-    total = length * (mean + (means - mean) * shrink)
-    partial = np.abs(total) + math.sqrt(length * within)
+    total, spread, of_terms = length * (mean + (means - mean) * shrink), math.sqrt(length * within), error.mean(axis=1)
     size = float(np.abs(value).mean())
-    one_way = float(partial.mean()) * unit > 0.25 * size or math.sqrt(within) < 0.01 * size
+    one_way = float((np.abs(total) + spread).mean()) * unit > 0.25 * size or math.sqrt(within) < 0.01 * size
     steps = float(length) if one_way else 2.0 * math.sqrt(length)
-    if total.min() < -_NEAR_ZERO[-1] and total.max() > _NEAR_ZERO[-1]:
-        total, partial = _with_some_near_zero(total), np.append(partial, np.full(2 * len(_NEAR_ZERO), partial.min()))
-        error = np.vstack((error, np.tile(error.mean(axis=0), (2 * len(_NEAR_ZERO), 1))))
-    rounding = partial * (unit * steps + further) if length > 1 else 0.0
-    return _Bounded(total, length * error.mean(axis=1) + rounding)
-
-
-def _with_some_near_zero(total: Floats) -> Floats:
-    """Return sums and some near 0, where functions such as sigmoid take their errors over. Of a few hundred sums that
-    are mostly in the hundreds none may be there, but of millions of results some are."""
-    near = np.array(_NEAR_ZERO)
-    return np.concatenate((total, -near, near))
+    if total.min() < _NEAR_ZERO.min() and total.max() > _NEAR_ZERO.max():
+        total = np.append(total, _NEAR_ZERO)
+        of_terms = np.append(of_terms, np.full(len(_NEAR_ZERO), of_terms.mean()))
+    rounding = (np.abs(total) + spread) * (unit * steps + further) if length > 1 else 0.0
+    return _Bounded(total, length * of_terms + rounding)
 
 
 @dataclass(frozen=True, slots=True)
