@@ -72,8 +72,8 @@ def filters_exist(gemm: Gemm) -> list[Expr]:
     load, batch = gemm.b.load, {axis.name: axis.extent for axis in gemm.batch}
     found = list[Expr]()
     for i, extent in () if load is None else zip(load.indices, load.buffer.shape, strict=True):
-        whole = isinstance(i, Var) and batch.get(i.name, 0) <= extent
-        found += [] if whole or not free_variables(i) & set(batch) else [i >= 0, i < extent]
+        whole, names = isinstance(i, Var) and batch.get(i.name, 0) <= extent, free_variables(i)
+        found += [i >= 0, i < extent] if not whole and names & set(batch) and names <= {TAP, *batch} else []
     return found
 
 

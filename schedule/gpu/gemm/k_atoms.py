@@ -72,7 +72,7 @@ def k_atom_place(gemm: Gemm, k_atom: Expr, *, may_exceed: bool) -> dict[str, Exp
         line, pairs = wgmma_atom(gemm).line, splitting(gemm).pairs
         if len(pairs) < 2:
             return {"k": k_atom * line}
-        a, b = (table_entry(k_atom % len(pairs), [pair[side] for pair in pairs]) for side in range(2))
+        a, b = (table_entry(k_atom % len(pairs), [index(pair[side]) for pair in pairs]) for side in range(2))
         return {"k": k_atom // len(pairs) * line, PLANES["m"]: a, PLANES["n"]: b}
     taps, blocks, together = window.tap_count, _channel_atoms(gemm), window.halo_taps
     number = k_atom if together == 1 else k_atom // together
@@ -118,11 +118,11 @@ def tap_share(gemm: Gemm) -> float:
     return len(found) * window.halo_taps / (prod(axis.extent for axis in phases) * window.tap_count)
 
 
-def table_entry(number: Expr, table: Sequence[int]) -> Expr:
+def table_entry(number: Expr, table: Sequence[Expr]) -> Expr:
     """Return the entry with some number of a table."""
-    found: Expr = index(table[-1])
+    found = table[-1]
     for n, entry in reversed(list(enumerate(table[:-1]))):
-        found = Select(equal(number, n), index(entry), found)
+        found = Select(equal(number, n), entry, found)
     return found
 
 

@@ -1,17 +1,19 @@
-"""Which block of k each iteration of the main loop of a product takes, and whether it has anything to multiply.
+"""Which block of k each iteration of the main loop of a product takes, and how many iterations a tile has.
 
-Kernels of a phase of a transposed convolution may lack taps that other phases have. An iteration that has none of its
-taps loads and multiplies nothing.
+Kernels of a phase of a transposed convolution may lack taps that other phases have. Tiles of such a phase have fewer
+iterations: none for the blocks of k whose taps the phase lacks. With 2x2 taps and two blocks of channels each:
+
+    taps of the phase     all      (0, 0), (1, 0)     (1, 1)
+    blocks of k           0 to 7   0 1 4 5            6 7
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from math import prod
 
-from ....ir.expr import Expr, Load, Logic, LogicOp, index
-from ....ir.rewrite import free_variables
+from ....ir.expr import Expr, Load, Select, index
+from ....ir.rewrite import free_variables, substitute
 from ....ir.simplify import prove
-from ....te.functions import equal
 from ...problems.gemm import Gemm
 from ...problems.implicit_gemm import filters_exist
 from ...tile.delinearize import axis_indices
@@ -32,8 +34,12 @@ class KIterations:
     def block(self, at: Mapping[str, Expr], k_iter: Expr) -> Expr:
         """Return which block of k this CTA takes in a k iteration. CTAs that share a tile read neighbours along k at
         about the same time: they lie in the same pages of memory."""
-        block = self._rotated(at, k_iter)
-        return block if self.s.split_k == 1 else block * self.s.split_k + self.k_rank
+        rotated = self._rotated(at, k_iter)
+        number = rotated if self.s.split_k == 1 else rotated * self.s.split_k + self.k_rank
+        if self._phases is None:
+            return number
+        blocks = [_nth_found(found, number) for found in self._phases]
+        return table_entry(self._phase(at), blocks)
 
     def k_place(self, at: Mapping[str, Expr], k_iter: Expr) -> Expr:
         """Return where the first atom of a k iteration begins along ``k``."""
@@ -43,6 +49,8 @@ class KIterations:
         """Return where an atom of a block of k begins (axis -> index)."""
         s = self.s
         may_exceed = s.k_iters * s.split_k * s.k_atoms > k_atom_count(self.gemm)
+        if self._phases is not None:
+            may_exceed |= any(count * s.split_k > sum(found) for count, found in self._counts(self._phases))
         return k_atom_place(self.gemm, block * s.k_atoms + k_atom, may_exceed=may_exceed)
 
     def _rotated(self, at: Mapping[str, Expr], k_iter: Expr) -> Expr:
@@ -60,43 +68,55 @@ class KIterations:
             member = member * axis.extent + at[axis.name]
         return (k_iter + member % K_ROTATIONS * (self.s.k_iters // K_ROTATIONS)) % self.s.k_iters
 
-    def has_taps(self, at: Mapping[str, Expr], k_iter: Expr) -> Expr | None:
-        """Return whether a k iteration of the tile at ``at`` has a tap that its phase has; None where all have. The
-        first one of a tile that has none counts, too, since it overwrites the accumulators."""
-        if self._first_taps is None:
-            return None
-        found: Expr = equal(k_iter, self.first(at))
-        for k_atom in range(self.s.k_atoms):
-            here = {**at, **self.place(self.block(at, k_iter), k_atom)}
-            found = Logic(LogicOp.OR, found, tap_exists(self.gemm, here))
-        return found
+    @property
+    def differ(self) -> bool:
+        """Whether tiles of some phases have fewer iterations than others."""
+        return self._phases is not None
 
-    def first(self, at: Mapping[str, Expr]) -> Expr:
-        """Return the first k iteration of the tile at ``at`` that has a tap."""
-        assert self._first_taps is not None
+    def count(self, at: Mapping[str, Expr]) -> Expr | None:
+        """Return how many k iterations the tile at ``at`` has, at least one; None where all tiles have ``k_iters``."""
+        if self._phases is None:
+            return None
+        return table_entry(self._phase(at), [index(count) for count, _ in self._counts(self._phases)])
+
+    def _phase(self, at: Mapping[str, Expr]) -> Expr:
+        """Return the number of the phase of the tile at ``at``."""
         phase: Expr = index(0)
         for axis in phase_axes(self.gemm):
             phase = phase * axis.extent + at[axis.name]
-        return table_entry(phase if self.s.split_k == 1 else phase * self.s.split_k + self.k_rank, self._first_taps)
+        return phase
+
+    def _counts(self, phases: list[list[bool]]) -> Iterator[tuple[int, list[bool]]]:
+        """Yield how many iterations the tiles of each phase have, and which blocks of k it has."""
+        return ((max(-(-sum(found) // self.s.split_k), 1), found) for found in phases)
 
     @cached_property
-    def _first_taps(self) -> list[int] | None:
-        """The first k iteration that has a tap, for each phase and each CTA that shares a tile; None where all
-        iterations have one."""
+    def _phases(self) -> list[list[bool]] | None:
+        """Which blocks of k each phase has taps of; None where each has all, or all are multiplied: where stream-K
+        shares out ``k``, and in tensor memory."""
         s, gemm = self.s, self.gemm
-        if gemm.window is None or not filters_exist(gemm) or s.tensor_columns:
+        if gemm.window is None or not filters_exist(gemm) or s.tensor_columns or s.unit_rounds:
             return None
-        firsts, whole = list[int](), True
-        for phase in range(prod(a.extent for a in phase_axes(self.gemm))):
-            at = dict(axis_indices(index(phase), phase_axes(self.gemm)))
-            for rank in range(s.split_k):
-                found = [
-                    any(
-                        prove(tap_exists(self.gemm, {**at, **self.place(index(k_iter * s.split_k + rank), n)}), {})
-                        for n in range(s.k_atoms)
-                    )
-                    for k_iter in range(s.k_iters)
-                ]
-                firsts.append(found.index(True) if True in found else 0)
-                whole &= all(found)
-        return None if whole else firsts
+        axes = phase_axes(gemm)
+        taps = [tap_exists(gemm, axis_indices(index(phase), axes)) for phase in range(prod(a.extent for a in axes))]
+        atoms = k_atom_count(gemm)
+        places = [k_atom_place(gemm, index(n), may_exceed=False) for n in range(atoms)]
+        exist = [[prove(substitute(tap, place), {}) for place in places] for tap in taps]
+        phases = [[any(found[n : n + s.k_atoms]) for n in range(0, atoms, s.k_atoms)] for found in exist]
+        return None if all(all(found) for found in phases) else phases
+
+
+def _nth_found(found: list[bool], n: Expr) -> Expr:
+    """Return the place of the ``n``-th True of ``found``. Behind the last one, return places that have none, or that
+    lie outside of it."""
+    period = next(p for p in range(1, len(found) + 1) if len(found) % p == 0 and found == found[:p] * (len(found) // p))
+    places = [place for place in range(period) if found[place]]
+    if len(places) in (0, period):
+        return n
+    within = n if period == len(found) else n % len(places)
+    # from each of these numbers on, places are so much further than their numbers
+    steps = [(k, place - k) for k, place in enumerate(places) if k == 0 or places[k - 1] + 1 < place]
+    further: Expr = index(steps[0][1])
+    for number, distance in steps[1:]:
+        further = Select(within < number, further, index(distance))
+    return within + further if period == len(found) else n // len(places) * period + within + further

@@ -18,7 +18,7 @@ from typing import Any
 
 from ....core.dtypes import INDEX, int32
 from ....ir.buffer import Buffer, Layout, MemoryScope
-from ....ir.expr import WARP_LANES, Expr, index, minimum
+from ....ir.expr import WARP_LANES, Cast, Const, Expr, Load, Select, index, minimum
 from ....ir.gpu.barrier import SyncScope
 from ....ir.gpu.mbarrier import MbarrierArrive, MbarrierInit, MbarrierWait
 from ....ir.gpu.setmaxnreg import SetMaxRegisters
@@ -41,7 +41,7 @@ from .shifted_rows import copied_first
 from .sizes import WARPGROUP_WARPS, GemmSizes, partial_padding
 from .stream_k import StreamK, WorkUnit, write_fixup
 from .tensor_memory import Tcgen05Mainloop, TensorAccumulators
-from .tile_scheduler import DynamicTileScheduler, TileScheduler
+from .tile_scheduler import DynamicTileScheduler, TileScheduler, bounded
 
 Preparation = Callable[[FreshNameWriter, Gemm], tuple[Gemm, tuple[Buffer, ...]]]
 """Writes what comes ahead of the product, and gives the product on what that leaves, and the workspace for it."""
@@ -129,6 +129,9 @@ class _GemmKernelWriter:
             if not several_tiles and not self.workspace and self.stream_k is None and self.gemm.groups is None:
                 self.mainloop.prefetch(cluster)
             self._initialise()
+            if self.mainloop.k_iterations.differ:
+                self.fills = w.allocate("fills", (1,), int32, MemoryScope.REGISTER)
+                w.store(self.fills, (index(0),), Const(0, int32))
             self._tiles()
             with w.when(self.roles.consumes):
                 self.epilogue.wait_for_stores()
@@ -237,7 +240,7 @@ class _GemmKernelWriter:
     def _tile(self, number: Expr, consumes: Expr, warpgroup: int = 0, parity: Expr | None = None) -> None:
         """The tile that is this CTA's ``number``-th. With ping-pong, ``parity`` is that of the order barrier."""
         s, w, mainloop, accumulators = self.s, self.w, self.mainloop, self.accumulators[warpgroup]
-        cluster_tile = number * self.clusters + self.cluster
+        cluster_tile = number * self.clusters + self._cluster_in(number)
         may_miss = s.tile_iterations * s.tiles_per_iteration * s.clusters > self.scheduler.cluster_tiles
         may_miss |= self.gemm.groups is not None
         if self.gemm.dynamic is not None:  # the first tile of an iteration exists
@@ -248,15 +251,14 @@ class _GemmKernelWriter:
             if parity is not None:
                 with w.when(consumes):
                     w.emit(MbarrierWait(self.order, index(warpgroup), parity))
+            before, count = self._fills_before(number), mainloop.k_iterations.count(at)
             if self.promoted:
-                self._promoted_iterations(at, number * s.k_iters, consumes, warpgroup)
+                self._promoted_iterations(at, before, consumes, warpgroup)
             else:
-                with w.loop("k_iter", s.k_iters) as k_iter:
-                    fill = number * s.k_iters + k_iter
-                    mainloop.load(loaded, k_iter, fill, mainloop.k_iterations.has_taps(loaded, k_iter))
+                with w.loop("k_iter", s.k_iters) as k_iter, w.when(None if count is None else k_iter < count):
+                    mainloop.load(loaded, k_iter, before + k_iter)
                     with w.when(consumes):
-                        exists = mainloop.k_iterations.has_taps(at, k_iter)
-                        mainloop.multiply(accumulators, at, k_iter, fill, self._has_rows(at), exists)
+                        mainloop.multiply(accumulators, at, k_iter, before + k_iter, self._has_rows(at))
             with w.when(consumes):
                 if parity is not None:
                     with w.when(self.roles.first_lane):
@@ -264,12 +266,30 @@ class _GemmKernelWriter:
                 own = self._warpgroup_origin(at)
                 sources = self.epilogue.load_first_sources(own)
                 if not self.promoted:
-                    mainloop.finish(accumulators, number)
+                    mainloop.finish(accumulators, number, before + (s.k_iters if count is None else count) - 1)
                 if s.split_k == 1:
                     with w.when(self._has_rows(at)):
                         self.epilogue.store(accumulators, own, sources)
                 if s.tensor_columns and s.tile_iterations > 1:  # all warps have loaded what the next tile overwrites
                     w.barrier(SyncScope.WARPGROUP)
+            if count is not None:
+                w.store(self.fills, (index(0),), Cast(before + count, int32))
+
+    def _cluster_in(self, number: Expr) -> Expr:
+        """Return the place of the CTA's cluster among those that work on their ``number``-th tiles. Where tiles have
+        different numbers of k iterations, it goes to and fro: after the long tiles of one phase, a cluster has short
+        ones of another."""
+        if not self.mainloop.k_iterations.differ:
+            return self.cluster
+        return Select(equal(number % 2, 0), self.cluster, self.clusters - 1 - self.cluster)
+
+    def _fills_before(self, number: Expr) -> Expr:
+        """Return how many fills the CTA makes before its ``number``-th tile: those that were counted, where tiles have
+        different numbers of them."""
+        if not self.mainloop.k_iterations.differ:
+            return number * self.s.k_iters
+        # the bounds let 32 bits hold what is computed from them
+        return bounded(Cast(Load(self.fills, (index(0),)), INDEX), self.s.stage_fills)
 
     @property
     def _wgmma_mainloop(self) -> WgmmaMainloop:

@@ -28,7 +28,7 @@ from ....ir.gpu.mbarrier import MbarrierArrive, MbarrierArriveExpectTx, Mbarrier
 from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS, WGMMA_M, WarpgroupMma, WarpgroupMmaWait
 from ....ir.rewrite import free_variables
 from ....ir.verifier.wgmma import MAX_PENDING
-from ....te.functions import equal, negated
+from ....te.functions import equal
 from ...problems.gemm import Gemm
 from ...tile.names import FreshNameWriter
 from ..tma_view import operand_view
@@ -191,20 +191,20 @@ class GemmMainloop(ABC, Generic[A]):
         """Whether TMA loads anything."""
         return len(self._shifted) < 2 or bool(self.scales)
 
-    def load(self, at: Mapping[str, Expr], k_iter: Expr, fill: Expr, exists: Expr | None = None) -> None:
-        """The producer fills a stage with a k iteration of the tile at ``at``, where there is anything to multiply
-        (``exists``). What lies outside of the tensors becomes zeros."""
+    def load(self, at: Mapping[str, Expr], k_iter: Expr, fill: Expr) -> None:
+        """The producer fills a stage with a k iteration of the tile at ``at``. What lies outside of the tensors becomes
+        zeros."""
         w, roles = self.w, self.roles
         empty = MbarrierWait(self.barriers.empty, fill % self.s.stages, index(1) - fill // self.s.stages % 2)
         if not self._shifted:
             with w.when(roles.produces), w.when(roles.elected):
                 w.emit(empty)
-                self._load_boxes(at, k_iter, fill, exists)
+                self._load_boxes(at, k_iter, fill)
             return
         with w.when(roles.produces):
             self._copy_rows(at, k_iter, fill, empty)
 
-    def _load_boxes(self, at: Mapping[str, Expr], k_iter: Expr, fill: Expr, exists: Expr | None) -> None:
+    def _load_boxes(self, at: Mapping[str, Expr], k_iter: Expr, fill: Expr) -> None:
         """Issue the loads of TMA."""
         s, w, barriers = self.s, self.w, self.barriers
         stage = fill % s.stages
@@ -213,17 +213,15 @@ class GemmMainloop(ABC, Generic[A]):
         if first is not None:
             of_b = Select(first, index(0) + of_b, index(0))
         size = self.a.arriving_bytes(at) + of_b + sum(scales.stage_bytes for scales in self.scales)
-        size = size if exists is None else Select(exists, index(0) + size, index(0))
         w.emit(MbarrierArriveExpectTx(barriers.full, stage, size))
         block = self.k_iterations.block(at, k_iter)
-        with w.when(exists):
-            for k_atom in range(s.k_atoms):
-                here = {**at, **self.k_iterations.place(block, k_atom)}
-                self.a.load(w, fill, k_atom, here, barriers.full)
-                with w.when(first):
-                    self.b.load(w, fill, k_atom, here, barriers.full)
-                for scales in self.scales:
-                    w.emit(scales.load(stage, k_atom, here, barriers.full))
+        for k_atom in range(s.k_atoms):
+            here = {**at, **self.k_iterations.place(block, k_atom)}
+            self.a.load(w, fill, k_atom, here, barriers.full)
+            with w.when(first):
+                self.b.load(w, fill, k_atom, here, barriers.full)
+            for scales in self.scales:
+                w.emit(scales.load(stage, k_atom, here, barriers.full))
 
     def _brings_b(self, fill: Expr) -> Expr | None:
         """Return whether a fill brings B; None where each does."""
@@ -255,7 +253,7 @@ class GemmMainloop(ABC, Generic[A]):
                         w.emit(empty)
                         if self._has_boxes:
                             with w.when(roles.elected):
-                                self._load_boxes(at, k_iter, fill, None)
+                                self._load_boxes(at, k_iter, fill)
                     waits = False
                     with w.when(exists):
                         store_part(w, part, moved, thread)
@@ -277,15 +275,14 @@ class GemmMainloop(ABC, Generic[A]):
         k_iter: Expr,
         fill: Expr,
         has_rows: Expr | None = None,
-        exists: Expr | None = None,
     ) -> None:
         """Issue the products of a k iteration of the tile at ``at``. The first iteration (``k_iter`` is 0) overwrites
-        the accumulators. ``has_rows``: whether the tile has anything to multiply. ``exists``: whether this iteration
-        has, where some have not; then the first that has overwrites the accumulators."""
+        the accumulators. ``has_rows``: whether the tile has anything to multiply."""
 
     @abstractmethod
-    def finish(self, accumulators: A, number: Expr) -> None:
-        """Wait until the accumulators of the CTA's ``number``-th tile are done, and release its last stage."""
+    def finish(self, accumulators: A, number: Expr, last_fill: Expr) -> None:
+        """Wait until the accumulators of the CTA's ``number``-th tile are done, and release the stage of its last
+        fill."""
 
     def await_stage(self, fill: Expr) -> None:
         """Wait until the stage of ``fill`` is full."""
@@ -310,10 +307,9 @@ class WgmmaMainloop(GemmMainloop[Buffer]):
         """The first lane of each warp releases a stage."""
         return WARPGROUP_WARPS if self.s.ping_pong else self.s.consumer_warpgroups * WARPGROUP_WARPS
 
-    def finish(self, accumulators: Buffer, number: Expr) -> None:
-        s = self.s
+    def finish(self, accumulators: Buffer, number: Expr, last_fill: Expr) -> None:
         self.w.emit(WarpgroupMmaWait(0))
-        self.release(number * s.k_iters + (s.k_iters - 1))
+        self.release(last_fill)
 
     def multiply(
         self,
@@ -322,27 +318,21 @@ class WgmmaMainloop(GemmMainloop[Buffer]):
         k_iter: Expr,
         fill: Expr,
         has_rows: Expr | None = None,
-        exists: Expr | None = None,
     ) -> None:
         """Issue the wgmma of a k iteration. Those of the one before are done then, and its stage is released."""
         s, w = self.s, self.w
         self.await_stage(fill)
         follows = k_iter > 0
-        goes_on = follows if exists is None else k_iter > self.k_iterations.first(at)
         count = min(s.k_atoms * s.atoms_m * self.groups, MAX_PENDING)
-        mmas = list(self._mmas(accumulators, at, fill, goes_on, range(s.atoms_m)))
-        with w.when(has_rows, exists):
+        mmas = list(self._mmas(accumulators, at, fill, follows, range(s.atoms_m)))
+        with w.when(has_rows):
             for mma in mmas[:count]:
                 w.emit(mma)
             w.emit(WarpgroupMmaWait(count))
-        if exists is not None:
-            with w.when(negated(exists)):
-                w.emit(WarpgroupMmaWait(0))
         with w.when(follows):
             self.release(fill - 1)
-        with w.when(exists):
-            for mma in mmas[count:]:  # of joined groups alone
-                w.emit(mma)
+        for mma in mmas[count:]:  # of joined groups alone
+            w.emit(mma)
 
     def issue(
         self, accumulators: Buffer, at: Mapping[str, Expr], fill: Expr, accumulates: Expr | bool, atoms: range

@@ -272,7 +272,9 @@ def prior_seconds(
     iteration += _promotion_cycles(gemm, sizes, peaks)
     taken = epilogue or _storing(gemm, sizes)
     together = sizes.tiles_per_iteration * sizes.active_ctas_per_sm
-    multiplying = sizes.k_iters * iteration * tap_share(gemm)
+    # a single tile may be one of a phase with all taps, and stream-K shares out those that a phase lacks, too
+    alone = (tiles_per_sm(sizes) <= 1) | (sizes.stream_k == 1)
+    multiplying = sizes.k_iters * iteration * np.where(alone, 1.0, tap_share(gemm))
     tile = np.maximum(multiplying + taken.exposed, (multiplying + taken.alone) / together)
     tile = np.maximum(tile, taken.least)
     busy = tiles_per_sm(sizes) * tile + _reduction_cycles(gemm, sizes, peaks)

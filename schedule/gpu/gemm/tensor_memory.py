@@ -62,9 +62,8 @@ class Tcgen05Mainloop(GemmMainloop[TensorAccumulators]):
         k_iter: Expr,
         fill: Expr,
         has_rows: Expr | None = None,
-        exists: Expr | None = None,
     ) -> None:
-        assert has_rows is None and exists is None
+        assert has_rows is None
         w, s = self.w, self.s
         with w.when(self.roles.issues):
             self.await_stage(fill)
@@ -98,7 +97,7 @@ class Tcgen05Mainloop(GemmMainloop[TensorAccumulators]):
         columns = [(memory, (index(0), first + of.column)) for of in self.scales]
         yield BlockScaledMma(*d, *a, *b, *columns[0], *columns[1], scales.name, s.mma_n, scales.atom.line, accumulates)
 
-    def finish(self, accumulators: TensorAccumulators, number: Expr) -> None:
+    def finish(self, accumulators: TensorAccumulators, number: Expr, last_fill: Expr) -> None:
         w, s = self.w, self.s
         with w.when(self.roles.issues):
             w.emit(TensorMemoryCommit(self.accumulated, accumulators.warpgroup))

@@ -120,7 +120,7 @@ class DynamicTileScheduler(TileScheduler):
                 w.store(place, (index(number),), Cast(at, int32))
         m, n = (Cast(Load(place, (index(number),)), INDEX) for number in range(2))
         # the bounds let 32 bits hold what is computed from them
-        return self._at(_bounded(m, self.clusters_m), _bounded(n, self.clusters_n), tile)
+        return self._at(bounded(m, self.clusters_m), bounded(n, self.clusters_n), tile)
 
     def origin(self, cluster_tile: Expr, tile: Expr) -> dict[str, Expr]:
         return self._at(*self._cluster_origin(cluster_tile), tile)
@@ -134,7 +134,7 @@ class DynamicTileScheduler(TileScheduler):
         return (first + local % together, local // together) if group_m > 1 else (first, local)
 
 
-def _bounded(value: Expr, count: int) -> Expr:
+def bounded(value: Expr, count: int) -> Expr:
     return minimum(maximum(value, index(0)), index(count - 1))
 
 

@@ -1,12 +1,12 @@
 """Transposed convolutions: phases, places of the kernel, and pixels that are left out."""
 
+from typing import Any
+
 import pytest
 
-from tests.schedule.gpu.test_conv import check, conv2d, gradient, transposed
+from tests.schedule.gpu.test_conv import FEW, check, conv2d, gradient, transposed
 from tests.schedule.gpu.tiles import H200, legal_schedule_of
-from tilewright.ir.expr import Select
-from tilewright.ir.gpu.mbarrier import MbarrierArriveExpectTx
-from tilewright.ir.stmt import walk_statements
+from tilewright.ir.stmt import For, If, walk_statements
 from tilewright.schedule.gpu.conv.space import CUDA_CONV as SKETCH
 from tilewright.schedule.gpu.gemm.k_atoms import tap_share
 from tilewright.schedule.gpu.gemm.space import CUDA_GEMM
@@ -47,14 +47,36 @@ def test_a_transposed_convolution_leaves_out_pixels_of_the_last_stride() -> None
 
 
 @pytest.mark.parametrize(("kernel", "skips"), [(3, True), (4, False)])
-def test_iterations_without_a_place_of_the_phase_load_nothing(kernel: int, skips: bool) -> None:
+def test_tiles_have_no_iterations_for_places_that_their_phase_lacks(kernel: int, skips: bool) -> None:
     """Of a 3x3 kernel with stride 2, phases have 2x2, 2x1, 1x2 and 1x1 places; of a 4x4 kernel all have 2x2."""
     workload = transposed(kernel_h=kernel, kernel_w=kernel)
     schedule = legal_schedule_of(SKETCH, workload, pixels="im2col", split_k=2, k_atoms=1, consumer_warpgroups=1)
     kernel_ir = SKETCH.lower(workload, H200, schedule)
-    arrivals = [s for s in walk_statements(kernel_ir.body) if isinstance(s, MbarrierArriveExpectTx)]
-    assert arrivals and all(isinstance(s.bytes, Select) == skips for s in arrivals)
+    (loop,) = (s for s in walk_statements(kernel_ir.body) if isinstance(s, For) and s.var == "k_iter")
+    assert loop.extent == 2 and isinstance(loop.body, If) == skips
     check(workload, H200, schedule)
+
+
+PHASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "tiles in turn": ({}, {"k_atoms": 1}),
+    "ping_pong": ({}, {"ping_pong": 1, "consumer_warpgroups": 2}),
+    "atoms that only some phases have": ({}, {"k_atoms": 2}),
+    "taps_innermost": ({}, {"taps_innermost": 1, "k_atoms": 1}),
+    "split_k": ({}, {"split_k": 4, "k_atoms": 1}),
+    "stream_k": ({}, {"stream_k": 1, "k_atoms": 1}),
+    "5x5": ({"kernel_h": 5, "kernel_w": 5, "padding": 2, "channels": 64}, {"k_atoms": 1}),
+    "a phase without places": ({"kernel_h": 1, "kernel_w": 1, "padding": 0, "stride": 2}, {"k_atoms": 1}),
+    "stride 3": ({"kernel_h": 4, "kernel_w": 2, "stride": 3, "padding": 0}, {"k_atoms": 1}),
+}
+
+
+@pytest.mark.parametrize("case", PHASES)
+def test_phases_with_different_numbers_of_places_share_a_ctas_stages(case: str) -> None:
+    """CTAs have several tiles here, of different phases, but for split_k."""
+    changed, knobs = PHASES[case]
+    workload = transposed(**{"kernel_h": 3, "kernel_w": 3, "channels": 136, **changed})
+    target = H200 if "split_k" in knobs else FEW
+    check(workload, target, legal_schedule_of(SKETCH, workload, target, pixels="im2col", mma_n=32, **knobs))
 
 
 def test_estimates_know_which_taps_phases_have() -> None:
