@@ -15,6 +15,8 @@ SWIZZLE_128B_ELEMENTS = 64
 SWIZZLE_128B = Swizzle(3, 3, 3)
 """How those lines must be swizzled: chunks of 16 bytes, permuted within every 8 lines. (It counts elements of 16 bits;
 ``tma_swizzle`` is the same for other elements.)"""
+SWIZZLE_LINES = 8
+"""An operand begins at a multiple of so many lines, the period of the swizzle."""
 LINE_BYTES, STEP_BYTES = 128, 32
 """How many bytes a line of an operand has, and how many of them one instruction takes."""
 

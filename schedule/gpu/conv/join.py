@@ -15,15 +15,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ....ir.expr import Expr, Load, Var
-from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS
+from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS, SWIZZLE_LINES
 from ....ir.rewrite import substitute
 from ...problems.gemm import Gemm, Operand
 from ..gemm.mainloop import can_use_wgmma
 from ..gemm.mma_atom import wgmma_atom
 from ..gemm.sizes import MMA_N, b_along_k
-
-SWIZZLE_LINES = 8
-"""An operand of a wgmma begins at a multiple of so many lines, the period of the swizzle."""
 
 
 def is_grouped(gemm: Gemm) -> bool:

@@ -21,7 +21,7 @@ import numpy as np
 from ....core.schedule import KnobValue
 from ....core.target import Target
 from ....ir.buffer import Buffer
-from ....ir.gpu.wgmma import WGMMA_M
+from ....ir.gpu.wgmma import SWIZZLE_LINES, WGMMA_M
 from ....ir.stmt import Kernel
 from ....te.workload import Workload
 from ...loop_nest.nest import KERNEL_NAME
@@ -44,7 +44,7 @@ from ..gemm.result_box import can_store_by_tma, can_store_staged_rows
 from ..gemm.space import ARCHITECTURE, CUDA_GEMM, PRUNING, QUANTITIES, GemmPlan
 from ..peaks import GpuPeaks, gpu_peaks
 from .fold import folding_of
-from .join import SWIZZLE_LINES, join_groups, joinable_groups
+from .join import join_groups, joinable_groups
 from .row_padding import RowPadding, row_padding_of
 from .row_taps import join_row_taps
 from .widen import widening_of

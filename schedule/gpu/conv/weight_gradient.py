@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from ....core.schedule import KnobValue
 from ....core.target import Target
-from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS
+from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS, SWIZZLE_LINES
 from ....ir.stmt import Kernel
 from ....te.workload import Workload
 from ...problems.gemm import Gemm, skinny_gemm_of
@@ -27,7 +27,6 @@ from ..gemm.mainloop import can_use_wgmma
 from ..gemm.repack import uneven_operands
 from ..gemm.sizes import MMA_N
 from ..gemm.space import ARCHITECTURE, CUDA_GEMM, QUANTITIES, GemmPlan
-from .join import SWIZZLE_LINES
 from .space import K_ORDER, ConvPlan, ConvPlans
 
 VERSION = 1

@@ -331,7 +331,7 @@ def _shares(rule: _Rule, gemm: Gemm) -> tuple[Constraint, ...]:
         ),
         rule(
             "with resident_b a CTA has several tiles, one after the other, all of the same columns: clusters of "
-            "cluster_n tiles cover n, and there is no batch, no groups, no window, no ping_pong, no stream_k",
+            "cluster_n tiles cover n, and there is no batch, no groups, no ping_pong, no stream_k",
             f"{GRID} resident_b",
             lambda s: (s.resident_b == 0) | keeps_columns(gemm, s),
         ),

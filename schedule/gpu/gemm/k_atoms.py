@@ -12,7 +12,7 @@ import numpy as np
 
 from ....ir.expr import Expr, Load, Select, index, logical_and
 from ....ir.gpu.tma import Im2col, corner_range, largest_offset
-from ....ir.gpu.wgmma import WGMMA_M, WgmmaAtom
+from ....ir.gpu.wgmma import SWIZZLE_LINES, WGMMA_M, WgmmaAtom
 from ....ir.rewrite import free_variables, substitute
 from ....ir.simplify import prove
 from ....ir.verifier.tma import CHUNK_BYTES, MAX_ELEMENT_STRIDE
@@ -51,12 +51,40 @@ def stage_lines(gemm: Gemm, tile_m: Whole, k_atoms: Whole) -> Whole:
 
 
 def multiplied_k(gemm: Gemm) -> int:
-    """Return how many places of an atom are multiplied: not the rest of a row where there are few channels, which may
-    be those of another group."""
-    atom = wgmma_atom(gemm)
+    """Return how many places of an atom are multiplied: not the rest of a row where ``k`` is short or there are few
+    channels, which may be those of another group."""
+    atom, depth = wgmma_atom(gemm), gemm.k.extent if gemm.window is None else gemm.window.channels
+    return min(-(-depth // atom.k) * atom.k, atom.line)
+
+
+def last_multiplied_k(gemm: Gemm) -> int:
+    """Return how many places of the last atom of a tap are multiplied, fewer than of the others where channels end
+    within it."""
     if gemm.window is None:
-        return atom.line
-    return min(-(-gemm.window.channels // atom.k) * atom.k, atom.line)
+        return multiplied_k(gemm)
+    atom, before = wgmma_atom(gemm), (_channel_atoms(gemm) - 1) * wgmma_atom(gemm).line
+    return -(-(gemm.window.channels - before) // atom.k) * atom.k
+
+
+def lines_of_b(gemm: Gemm, ctas: Whole) -> Whole:
+    """Return how many lines an atom of B has whose rows lie along ``n``, one for each place of k: those that are
+    multiplied, if each of the ``ctas`` that share it loads whole periods of the swizzle of them."""
+    groups = joined_groups(gemm)
+    lines, needed = wgmma_atom(gemm).line // groups, multiplied_k(gemm) // groups
+    return lines + (needed - lines) * (needed % (SWIZZLE_LINES * ctas) == 0)
+
+
+def is_last_of_tap(gemm: Gemm, place: Mapping[str, Expr]) -> Expr:
+    """Return whether the atom that begins at ``place`` is the last one of its tap."""
+    return place["k"] >= (_channel_atoms(gemm) - 1) * wgmma_atom(gemm).line
+
+
+def mean_multiplied_k(gemm: Gemm) -> float:
+    """Return how many places of an atom are multiplied in the mean."""
+    if gemm.window is None:
+        return multiplied_k(gemm)
+    further = last_multiplied_k(gemm) - multiplied_k(gemm)
+    return multiplied_k(gemm) + further / _channel_atoms(gemm)
 
 
 def joined_groups(gemm: Gemm) -> int:

@@ -388,7 +388,8 @@ class _GemmKernelWriter:
             with w.loop("k_iter", s.unit_k_iters) as k_iter, w.when(k_iter < unit.k_iters if ragged else None):
                 mainloop.load(at, unit.first_k_iter + k_iter, unit.fills_before + k_iter)
                 with w.when(self.roles.consumes):
-                    mainloop.multiply(accumulators, at, k_iter, unit.fills_before + k_iter)
+                    fill = unit.fills_before + k_iter
+                    mainloop.multiply(accumulators, at, k_iter, fill, first=unit.first_k_iter)
         with w.when(self.roles.consumes):
             if not self.promoted:
                 w.emit(WarpgroupMmaWait(0))

@@ -15,8 +15,10 @@ loads run ahead into the next tile while the epilogue stores this one. Where thr
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from itertools import product
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import groupby, product
 from typing import Generic, TypeVar
 
 from ....core.dtypes import INDEX
@@ -28,12 +30,12 @@ from ....ir.gpu.mbarrier import MbarrierArrive, MbarrierArriveExpectTx, Mbarrier
 from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS, WGMMA_M, WarpgroupMma, WarpgroupMmaWait
 from ....ir.rewrite import free_variables
 from ....ir.verifier.wgmma import MAX_PENDING
-from ....te.functions import equal
+from ....te.functions import equal, negated
 from ...problems.gemm import Gemm
 from ...tile.names import FreshNameWriter
 from ..tma_view import operand_view
 from .block_scales import allocate_scale_stages
-from .k_atoms import can_load_im2col, joined_groups, multiplied_k
+from .k_atoms import can_load_im2col, halo_taps, is_last_of_tap, joined_groups, last_multiplied_k, multiplied_k
 from .k_iterations import KIterations
 from .mma_atom import find_atom, pair_count, promoted_k_atoms, wgmma_atom
 from .operand_stages import NO_MULTICAST, Multicast, OperandStages, allocate_stages, multicast_mask
@@ -209,19 +211,36 @@ class GemmMainloop(ABC, Generic[A]):
         s, w, barriers = self.s, self.w, self.barriers
         stage = fill % s.stages
         first = self._brings_b(fill)
-        of_b = self.b.arriving_bytes(at)
+        of_b, last = self.b.arriving_bytes(at), last_multiplied_k(self.gemm)
+        ends = [self._ends_tap(at, k_iter, n) if self.b.loads_fewer(last) else None for n in range(s.k_atoms)]
+        for end in ends:
+            spared = index(self.b.stage_bytes // s.k_atoms - self.b.arriving_bytes_of(last))
+            of_b = of_b if end is None else index(0) + of_b - Select(end, spared, index(0))
         if first is not None:
             of_b = Select(first, index(0) + of_b, index(0))
         size = self.a.arriving_bytes(at) + of_b + sum(scales.stage_bytes for scales in self.scales)
         w.emit(MbarrierArriveExpectTx(barriers.full, stage, size))
         block = self.k_iterations.block(at, k_iter)
-        for k_atom in range(s.k_atoms):
+        for k_atom, end in enumerate(ends):
             here = {**at, **self.k_iterations.place(block, k_atom)}
             self.a.load(w, fill, k_atom, here, barriers.full)
             with w.when(first):
-                self.b.load(w, fill, k_atom, here, barriers.full)
+                self._either(end, partial(self.b.load, w, fill, k_atom, here, barriers.full), last)
             for scales in self.scales:
                 w.emit(scales.load(stage, k_atom, here, barriers.full))
+
+    def _ends_tap(self, at: Mapping[str, Expr], k_iter: Expr, k_atom: int) -> Expr | None:
+        """Return whether fewer places are multiplied of a k atom of a k iteration than of others, since the channels of
+        a tap end within it; None where that is never so."""
+        return None
+
+    def _either(self, ends: Expr | None, write: Callable[[int | None], None], places: int) -> None:
+        """Have ``write`` issue what all places of a k atom take (None), or where it ``ends`` a tap, fewer."""
+        with self.w.when(None if ends is None else negated(ends)):
+            write(None)
+        if ends is not None:
+            with self.w.when(ends):
+                write(places)
 
     def _brings_b(self, fill: Expr) -> Expr | None:
         """Return whether a fill brings B; None where each does."""
@@ -275,9 +294,11 @@ class GemmMainloop(ABC, Generic[A]):
         k_iter: Expr,
         fill: Expr,
         has_rows: Expr | None = None,
+        first: Expr | None = None,
     ) -> None:
         """Issue the products of a k iteration of the tile at ``at``. The first iteration (``k_iter`` is 0) overwrites
-        the accumulators. ``has_rows``: whether the tile has anything to multiply."""
+        the accumulators. ``has_rows``: whether the tile has anything to multiply. ``first``: which k iteration of the
+        tile is the first one, if not that at 0."""
 
     @abstractmethod
     def finish(self, accumulators: A, number: Expr, last_fill: Expr) -> None:
@@ -318,34 +339,49 @@ class WgmmaMainloop(GemmMainloop[Buffer]):
         k_iter: Expr,
         fill: Expr,
         has_rows: Expr | None = None,
+        first: Expr | None = None,
     ) -> None:
         """Issue the wgmma of a k iteration. Those of the one before are done then, and its stage is released."""
         s, w = self.s, self.w
         self.await_stage(fill)
-        follows = k_iter > 0
+        follows, place = k_iter > 0, k_iter if first is None else first + k_iter
         count = min(s.k_atoms * s.atoms_m * self.groups, MAX_PENDING)
         mmas = list(self._mmas(accumulators, at, fill, follows, range(s.atoms_m)))
         with w.when(has_rows):
-            for mma in mmas[:count]:
-                w.emit(mma)
+            for ends, part in groupby(mmas[:count], lambda mma: self._ends_tap(at, place, mma[0])):
+                self._emit([mma for _, mma in part], ends)
             w.emit(WarpgroupMmaWait(count))
         with w.when(follows):
             self.release(fill - 1)
-        for mma in mmas[count:]:  # of joined groups alone
-            w.emit(mma)
+        self._emit([mma for _, mma in mmas[count:]])  # of joined groups alone
+
+    def _ends_tap(self, at: Mapping[str, Expr], k_iter: Expr, k_atom: int) -> Expr | None:
+        gemm, iterations = self.gemm, self.k_iterations
+        if last_multiplied_k(gemm) == multiplied_k(gemm):
+            return None
+        first = k_atom - k_atom % halo_taps(gemm)  # of those that have the same channels
+        return is_last_of_tap(gemm, iterations.place(iterations.block(at, k_iter), first))
+
+    def _emit(self, mmas: Sequence[WarpgroupMma], ends: Expr | None = None) -> None:
+        """Issue some wgmma. ``ends``: whether they are of the last atom of a tap, and have fewer places."""
+
+        def write(places: int | None) -> None:
+            for mma in mmas:
+                self.w.emit(mma if places is None else replace(mma, k=places))
+
+        self._either(ends, write, last_multiplied_k(self.gemm))
 
     def issue(
         self, accumulators: Buffer, at: Mapping[str, Expr], fill: Expr, accumulates: Expr | bool, atoms: range
     ) -> None:
         """Issue the wgmma of a stage for some of the warpgroup's atoms of 64 rows, the first into the first
         accumulators. ``accumulates``: whether the first one adds to what these hold."""
-        for mma in self._mmas(accumulators, at, fill, accumulates, atoms):
-            self.w.emit(mma)
+        self._emit([mma for _, mma in self._mmas(accumulators, at, fill, accumulates, atoms)])
 
     def _mmas(
         self, accumulators: Buffer, at: Mapping[str, Expr], fill: Expr, accumulates: Expr | bool, atoms: range
-    ) -> Iterator[WarpgroupMma]:
-        """Yield the wgmma that ``issue`` issues."""
+    ) -> Iterator[tuple[int, WarpgroupMma]]:
+        """Yield the wgmma of a stage, each with the number of its k atom."""
         s, zero = self.s, index(0)
         stage, k, n = fill % s.stages, multiplied_k(self.gemm) // self.groups, s.mma_n // self.groups
         first_atom = index(0) if s.ping_pong else self.roles.warpgroup * s.atoms_m
@@ -355,7 +391,7 @@ class WgmmaMainloop(GemmMainloop[Buffer]):
                 line: tuple[Expr, ...] = (index(column), index(group * k))
             else:
                 line = (index(column // SWIZZLE_128B_ELEMENTS), zero, index(column % SWIZZLE_128B_ELEMENTS))
-            yield WarpgroupMma(
+            mma = WarpgroupMma(
                 accumulators,
                 (index(number), index(column // 2)),
                 self.a.buffer,
@@ -371,6 +407,7 @@ class WgmmaMainloop(GemmMainloop[Buffer]):
                 self.b.rows_inside(at["n"], n),
                 self.b.leading_lines,
             )
+            yield k_atom, mma
 
     def release(self, fill: Expr) -> None:
         """Arrive at the empty barrier of the stage of ``fill``, in every CTA of the cluster that loads it."""

@@ -18,14 +18,14 @@ from ....ir.buffer import Buffer, Layout, MemoryScope
 from ....ir.build import Writer
 from ....ir.expr import Expr, Load, Select, Var, index, maximum, minimum
 from ....ir.gpu.tma import Im2col, TmaLoad, TmaPrefetch, tma_swizzle
-from ....ir.gpu.wgmma import LINE_BYTES, SWIZZLE_128B_ELEMENTS
+from ....ir.gpu.wgmma import LINE_BYTES, SWIZZLE_128B_ELEMENTS, SWIZZLE_LINES
 from ....ir.rewrite import substitute
 from ....te.functions import equal
 from ...problems.gemm import Gemm
 from ...problems.image_window import TAP, ImageWindow
 from ...problems.weight_gradient import column_of
 from ..tma_view import ending_at, moved_dimensions, operand_view
-from .k_atoms import joined_groups, row_depth
+from .k_atoms import joined_groups, lines_of_b, row_depth
 from .mma_atom import wgmma_atom
 
 DYNAMIC_ROWS = 16
@@ -97,10 +97,12 @@ class OperandStages:
         """Return whether a k atom of a stage has lines of its own."""
         return k_atom < self.buffer.shape[1]
 
-    def load(self, w: Writer, fill: Expr, k_atom: int, at: Mapping[str, Expr], full: Buffer) -> None:
+    def load(
+        self, w: Writer, fill: Expr, k_atom: int, at: Mapping[str, Expr], full: Buffer, places: int | None = None
+    ) -> None:
         """Issue this CTA's loads of a k atom that begins at ``at`` (axis -> index), into the stage of ``fill``. The
         barrier of ``full`` for that fill counts their bytes. Atoms that read what has been loaded for the first one
-        load nothing."""
+        load nothing. ``places``: how many places of ``k`` are loaded, if not all (``loads_fewer``)."""
         if not self.holds(k_atom):
             return
         stage, barrier = fill % self.buffer.shape[0], fill % full.shape[0]
@@ -112,7 +114,7 @@ class OperandStages:
                 w.emit(TmaLoad(self.buffer, *parts, box.im2col, box.offsets))
 
         if self.end is None:
-            issue(self._boxes(at))
+            issue(self._boxes(at, places))
             return
         begin, part = at[self.axis] + self._first, self._part
         pieces = [(place, DYNAMIC_ROWS) for place in range(0, part, DYNAMIC_ROWS)]
@@ -138,15 +140,28 @@ class OperandStages:
             rows = (rows + (DYNAMIC_ROWS - 1)) // DYNAMIC_ROWS * DYNAMIC_ROWS
         return rows * (self.stage_bytes // self.extent)
 
+    def loads_fewer(self, places: int) -> bool:
+        """Return whether so few places of ``k`` of an atom can be loaded alone: lines of it, of which each CTA that
+        shares them loads whole periods of the swizzle."""
+        return not self.along_k and self.window is None and places % (SWIZZLE_LINES * self.multicast.ctas) == 0
+
+    def arriving_bytes_of(self, places: int) -> int:
+        """Return how many bytes arrive of an atom of which so many ``places`` of ``k`` are loaded."""
+        atoms, lines = self.buffer.shape[1], self.buffer.shape[-2]
+        return self.stage_bytes // atoms * places // lines
+
     def prefetch(self, at: Mapping[str, Expr]) -> Iterator[TmaPrefetch]:
         """Prefetches into L2 of what ``load`` loads."""
         for box in self._boxes(at):
             yield TmaPrefetch(box.source, box.corner, box.extents, box.im2col, box.offsets)
 
-    def _boxes(self, at: Mapping[str, Expr]) -> Iterator[TmaBox]:
-        """Yield this CTA's part of a k atom: a part of the axis where rows lie along ``k``, otherwise a part of
-        ``k``."""
+    def _boxes(self, at: Mapping[str, Expr], places: int | None = None) -> Iterator[TmaBox]:
+        """Yield this CTA's part of a k atom: a part of the axis where rows lie along ``k``, otherwise a part of ``k``,
+        or of so many ``places`` of it."""
         part, first, line = self._part, self._first, self.buffer.shape[-1]
+        if places is not None:
+            part = places // self.multicast.ctas
+            first = self.multicast.cta * part
         for number, load in enumerate(self.loads):
             if self.window is not None and self.along_k:
                 corner = {**at, self.axis: at[self.axis] + first}
@@ -224,7 +239,7 @@ def allocate_stages(
     whole_k = {"k": row_depth(gemm)}
     loads = tuple(ending_at(operand_view(load), whole_k) if window is None else load for load in given)
     along_k = (axis == "m" and gemm.window is not None) or loads[0].indices[-1] == Var("k")
-    lines = side // groups
+    lines = int(lines_of_b(gemm, multicast.ctas))
     shape: tuple[int, ...] = (-(-extent // side) * len(loads), lines, side)
     strides: tuple[int, ...] = (lines * side, side, 1)
     if window is not None and window.halo_taps > 1 and not along_k:

@@ -13,7 +13,7 @@ from ...problems.gemm import Gemm, Operand
 from ...space.columns import Floats, Ints
 from ..peaks import GpuPeaks, UnitCycles
 from ..tma_view import operand_view
-from .k_atoms import joined_groups, multiplied_k, stage_lines, tap_share
+from .k_atoms import joined_groups, mean_multiplied_k, stage_lines, tap_share
 from .mma_atom import is_packed, promoted_k_atoms, splitting, wgmma_atom
 from .repack import ROW_ALIGNMENT_BYTES, uneven_operands
 from .result_box import can_store_by_tma
@@ -75,7 +75,7 @@ def unit_cycles(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> UnitCycl
     """Return what a k iteration asks of the tensor cores, of shared memory (TMA writes and wgmma reads), and of L2."""
     tile_m, mma_n = sizes.tile_m, sizes.mma_n
     element = wgmma_atom(gemm).a.bytes
-    block_k = sizes.k_atoms * multiplied_k(gemm)
+    block_k = sizes.k_atoms * mean_multiplied_k(gemm)
     columns = mma_n // joined_groups(gemm)  # that a place of k is multiplied with
     read = tile_m // WGMMA_M * (WGMMA_M + columns) * block_k * element
     lines_of_a, lines_of_b = (_lines_read(gemm, axis, sizes) for axis in "mn")
@@ -103,7 +103,7 @@ def _shifted_vectors(gemm: Gemm, sizes: GemmSizes[Ints]) -> Ints:
     """Return how many vectors of 16 bytes threads shift for a stage: of those operands whose rows begin anywhere."""
     lines = np.where(is_shifted(gemm, "m", 0), sizes.tile_m, 0)
     if is_shifted(gemm, "n", 0):
-        lines = lines + np.where(sizes.resident_b == 1, 0, stage_columns(gemm, sizes.mma_n))
+        lines = lines + np.where(sizes.resident_b == 1, 0, stage_columns(gemm, sizes.mma_n, sizes.cluster_m))
     vectors: Ints = np.where(sizes.repacked == 1, 0, lines * sizes.k_atoms * LINE_VECTORS)
     return vectors
 

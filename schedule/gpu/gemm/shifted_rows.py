@@ -77,7 +77,9 @@ class ShiftedStages(OperandStages):
 
     __slots__ = ()
 
-    def load(self, w: Writer, fill: Expr, k_atom: int, at: Mapping[str, Expr], full: Buffer) -> None:
+    def load(
+        self, w: Writer, fill: Expr, k_atom: int, at: Mapping[str, Expr], full: Buffer, places: int | None = None
+    ) -> None:
         """Issue nothing: threads copy (``load_part``, ``store_part``)."""
 
     def arriving_bytes(self, at: Mapping[str, Expr]) -> int | Expr:

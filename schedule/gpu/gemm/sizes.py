@@ -18,7 +18,7 @@ from ..occupancy import limits_of
 from ..split_k import partial_at
 from ..tma_view import operand_view
 from .block_scales import scale_groups
-from .k_atoms import halo_taps, joined_groups, k_atom_count, stage_lines
+from .k_atoms import halo_taps, k_atom_count, lines_of_b, stage_lines
 from .mma_atom import is_packed, promoted_k_atoms, wgmma_atom
 from .result_box import can_store_by_tma
 
@@ -338,7 +338,7 @@ def _registers(gemm: Gemm, target: Target, s: _Sizes) -> _Sizes:
 def _pipeline(gemm: Gemm, target: Target, s: _Sizes) -> _Sizes:
     """Return how many stages shared memory has room for beside what the epilogue and the barriers take."""
     limits = limits_of(target)
-    resident, columns = s["resident_b"] == 1, s["k_atoms"] * stage_columns(gemm, s["mma_n"])
+    resident, columns = s["resident_b"] == 1, s["k_atoms"] * stage_columns(gemm, s["mma_n"], s["cluster_m"])
     lines = stage_lines(gemm, s["tile_m"], s["k_atoms"]) + np.where(resident, 0, columns)
     stage_bytes = LINE_BYTES * lines + 16
     resident_bytes = np.where(resident, LINE_BYTES * columns * s["k_iters"], 0)
@@ -417,7 +417,7 @@ def keeps_columns(gemm: Gemm, sizes: GemmSizes[Ints]) -> Bools:
     """Return whether a CTA has several tiles, one after the other, all of the same columns of B, bool[n]."""
     several = (sizes.tile_iterations > 1) & (sizes.tiles_per_iteration == 1) & (sizes.stream_k == 0)
     kept: Bools = several & (sizes.tile_n * sizes.cluster_n >= gemm.n.extent)
-    alone = not gemm.batch and gemm.groups is None and gemm.window is None
+    alone = not gemm.batch and gemm.groups is None
     return kept if alone else np.zeros_like(kept)
 
 
@@ -457,15 +457,14 @@ def b_along_k(gemm: Gemm) -> bool:
     return is_packed(gemm, gemm.b) or operand_view(gemm.b.load).indices[-1] == Var("k")
 
 
-def stage_columns(gemm: Gemm, mma_n: Ints) -> Ints:
-    """Return how many columns of B a stage holds for each place of k. They are whole swizzled rows where B lies along
-    ``n``, some of which overlap where taps read from one patch of pixels. Of several groups, each column has a part of
-    k alone."""
+def stage_columns(gemm: Gemm, mma_n: Ints, cluster_m: Ints) -> Ints:
+    """Return how many lines of 128 bytes of B a stage holds for each k atom: one for each column, or where B lies along
+    ``n``, one for each place of k of 64 columns. Some overlap where taps read from one patch of pixels."""
     if gemm.b_window is not None and gemm.b_window.halo is not None:
         return np.full_like(mma_n, gemm.b_window.patch_lines)
     if b_along_k(gemm):
         return mma_n
-    return _ceil(mma_n, SWIZZLE_128B_ELEMENTS) * (SWIZZLE_128B_ELEMENTS // joined_groups(gemm))
+    return _ceil(mma_n, SWIZZLE_128B_ELEMENTS) * lines_of_b(gemm, cluster_m)
 
 
 def _equal_share(threads: Ints) -> Ints:

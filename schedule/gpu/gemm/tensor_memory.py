@@ -62,6 +62,7 @@ class Tcgen05Mainloop(GemmMainloop[TensorAccumulators]):
         k_iter: Expr,
         fill: Expr,
         has_rows: Expr | None = None,
+        first: Expr | None = None,
     ) -> None:
         assert has_rows is None
         w, s = self.w, self.s

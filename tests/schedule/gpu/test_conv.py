@@ -23,6 +23,7 @@ from tilewright.ir.expr import Binary, BinaryOp, Const, Expr, Var
 from tilewright.ir.gpu.tma import TmaLoad, TmaPrefetch, TmaStore
 from tilewright.ir.gpu.wgmma import WarpgroupMma
 from tilewright.ir.interpret import interpret
+from tilewright.ir.simplify import simplify_kernel
 from tilewright.ir.stmt import walk_statements
 from tilewright.ir.text import kernel_text
 from tilewright.schedule.gpu.conv.space import CUDA_CONV as SKETCH
@@ -178,14 +179,43 @@ KERNELS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "taps of halos": (("halo_2x4x8",), {"split_k": 2, "taps_innermost": 1}),
     "ping_pong": (("im2col", "halo_2x4x8"), {"ping_pong": 1, "consumer_warpgroups": 2}),
     "stream_k": (("im2col",), {"stream_k": 1, "k_atoms": 2}),
+    "resident_b": (("im2col", "halo_2x4x8"), {"resident_b": 1, "cluster_m": 1}),
+    "resident_b of cluster": (("im2col",), {"resident_b": 1, "cluster_m": 2, "consumer_warpgroups": 1}),
 }
+
+
+@pytest.mark.parametrize("channels", [80, 96])
+@pytest.mark.parametrize(
+    ("pixels", "knobs"),
+    [
+        ("im2col", {"k_atoms": 1}),
+        ("im2col", {"k_atoms": 2}),
+        ("im2col", {"k_atoms": 1, "taps_innermost": 1}),
+        ("im2col", {"k_atoms": 1, "stream_k": 1}),
+        ("halo_1x4x16", {"k_atoms": 1}),
+    ],
+)
+def test_channels_that_fill_no_whole_rows_are_multiplied_alone(
+    channels: int, pixels: str, knobs: dict[str, Any]
+) -> None:
+    """A tap of 80 channels of 16 bits has one wgmma of 64 of them and one of 16, in whatever order taps come. Of the
+    three tiles, stream-K splits one in the midst of a tap."""
+    workload, chosen = conv2d(channels=channels, batch=3), {"stream_k": 0, "taps_innermost": 0, "mma_n": 64, **knobs}
+    chosen |= {"consumer_warpgroups": 1, "atoms_m": 1}
+    schedule = legal_schedule_of(SKETCH, workload, FEW, pixels=pixels, **chosen)
+    kernel = simplify_kernel(SKETCH.lower(workload, FEW, schedule))
+    assert {s.k for s in walk_statements(kernel.body) if isinstance(s, WarpgroupMma)} == {64, channels - 64}
+    check(workload, FEW, schedule)
 
 
 @pytest.mark.parametrize(("kernel", "pixels"), [(name, p) for name, (values, _) in KERNELS.items() for p in values])
 def test_pixels_may_be_loaded_in_every_kernel(kernel: str, pixels: str) -> None:
     _, knobs = KERNELS[kernel]
-    workload, target = conv2d(channels=136), FEW if "ping_pong" in knobs or "stream_k" in knobs else H200
-    check(workload, target, legal_schedule_of(SKETCH, workload, target, mma_n=32, pixels=pixels, **knobs))
+    several = {"ping_pong", "stream_k", "resident_b"} & set(knobs)
+    workload, target = conv2d(channels=136), FEW if several else H200
+    if "resident_b" in knobs:  # all columns, and several tiles of them
+        workload, knobs = conv2d(channels=40, batch=6), {"mma_n": 48, **knobs}
+    check(workload, target, legal_schedule_of(SKETCH, workload, target, **{"mma_n": 32, "pixels": pixels, **knobs}))
 
 
 HALOS: dict[str, tuple[Workload, dict[str, Any]]] = {
