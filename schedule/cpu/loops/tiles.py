@@ -5,6 +5,7 @@ from math import prod
 
 from ....core.target import Target
 from ....ir.expr import Expr, Load
+from ....ir.lane_offsets import MOST_WINDOWS
 from ....ir.linear_form import affine_form
 from ....ir.rewrite import free_variables, loads_of
 from ....te.workload import Axis, Stage
@@ -151,13 +152,14 @@ def _modes(group: FusedGroup, column: int) -> tuple[str, ...]:
 
 def vector_terms(stage: Stage) -> Axis | None:
     """Return the axis of a reduction along which vectors may lie: the last one where something is contiguous along it,
-    else another one along which all is; None where there is none."""
+    else another one along which all is, or lies so close together that few loads are shuffled; None where there is
+    none."""
     last, loads = stage.reduce_axes[-1], loads_of(stage.body)
     if last.extent >= LEAST_TERMS and any(stride_along(load, last.name) == 1 for load in loads):
         return last
     for axis in stage.reduce_axes:
         strides = {stride_along(load, axis.name) for load in loads}
-        if axis.extent >= LEAST_TERMS and 1 in strides and strides <= {0, 1}:
+        if axis.extent >= LEAST_TERMS and 1 in strides and strides <= set(range(MOST_WINDOWS + 1)):
             return axis
     return None
 

@@ -296,9 +296,17 @@ F[i, c < 3] = sum over j < 40 of M[j] * (P[j, c] - P[i, c])
 )
 
 
-def test_vectors_of_few_columns_may_lie_along_the_reduction() -> None:
+FEW_FILTERS = (
+    "X: float32[2, 9, 9, 40]\nW: float32[3, 3, 40, 3]\n"
+    "Y[n, y < 7, x < 7, f] = sum over c < 40, r < 3, s < 3 of X[n, y + r, x + s, c] * W[r, s, c, f]"
+)
+"""Filters lie three elements apart along the channels: few loads of them are shuffled."""
+
+
+@pytest.mark.parametrize("text", [FORCES, FEW_FILTERS])
+def test_vectors_of_few_columns_may_lie_along_the_reduction(text: str) -> None:
     """The vectors of before, of a few columns, come first."""
-    workload = parse_workload(FORCES)
+    workload = parse_workload(text)
     group = fusion_plan(workload, inline_paddings=False, threads=2).main
     assert tiles_of(group).modes == (COLUMNS, REDUCTION)
     space = CPU_LOOPS.space(workload, AVX512)
