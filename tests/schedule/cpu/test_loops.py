@@ -303,8 +303,8 @@ FEW_FILTERS = (
 """Filters lie three elements apart along the channels: few loads of them are shuffled."""
 
 
-@pytest.mark.parametrize("text", [FORCES, FEW_FILTERS])
-def test_vectors_of_few_columns_may_lie_along_the_reduction(text: str) -> None:
+@pytest.mark.parametrize(("text", "rows"), [(FORCES, 8), (FEW_FILTERS, 7)])
+def test_vectors_of_few_columns_may_lie_along_the_reduction(text: str, rows: int) -> None:
     """The vectors of before, of a few columns, come first."""
     workload = parse_workload(text)
     group = fusion_plan(workload, inline_paddings=False, threads=2).main
@@ -321,7 +321,7 @@ def test_vectors_of_few_columns_may_lie_along_the_reduction(text: str) -> None:
             **{**best, "vectorise": vectorise, "vectors": 1, "column_tiles": 1, "order": "rows_inside", "unroll": 1}
         )
         assert_computes(CPU_LOOPS.lower(workload, AVX512, schedule), workload)
-    CPU_LOOPS.lower(workload, AVX512, _schedule(lanes=4, vectors=1, rows=8, row_tiles=1, column_tiles=1))
+    CPU_LOOPS.lower(workload, AVX512, _schedule(lanes=4, vectors=1, rows=rows, row_tiles=1, column_tiles=1))
 
 
 def test_a_prior_counts_what_all_columns_share_once() -> None:
