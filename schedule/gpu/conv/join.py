@@ -18,9 +18,10 @@ from ....ir.expr import Expr, Load, Var
 from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS, SWIZZLE_LINES
 from ....ir.rewrite import substitute
 from ...problems.gemm import Gemm, Operand
+from ..gemm.k_atoms import b_along_k
 from ..gemm.mainloop import can_use_wgmma
 from ..gemm.mma_atom import wgmma_atom
-from ..gemm.sizes import MMA_N, b_along_k
+from ..gemm.sizes import MMA_N
 
 
 def is_grouped(gemm: Gemm) -> bool:

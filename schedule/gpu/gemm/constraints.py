@@ -16,7 +16,7 @@ from ...space.constraint import Constraint
 from ...space.knob import Knob
 from ..occupancy import limits_of
 from .epilogue import source_registers, spare_registers
-from .k_atoms import halo_taps, joined_groups
+from .k_atoms import b_along_k, halo_taps, joined_groups
 from .mma_atom import promoted_k_atoms
 from .result_box import can_store_by_tma, can_store_staged_rows
 from .shifted_rows import is_shifted
@@ -25,7 +25,6 @@ from .sizes import (
     KNOBS,
     REPACKED,
     GemmSizes,
-    b_along_k,
     epilogue_subtiles,
     gemm_sizes,
     keeps_columns,

@@ -13,12 +13,12 @@ from ...problems.gemm import Gemm, Operand
 from ...space.columns import Floats, Ints
 from ..peaks import GpuPeaks, UnitCycles
 from ..tma_view import operand_view
-from .k_atoms import joined_groups, mean_multiplied_k, stage_lines, tap_share
+from .k_atoms import b_along_k, joined_groups, mean_multiplied_k, stage_lines, tap_share
 from .mma_atom import is_packed, promoted_k_atoms, splitting, wgmma_atom
 from .repack import ROW_ALIGNMENT_BYTES, uneven_operands
 from .result_box import can_store_by_tma
 from .shifted_rows import LINE_VECTORS, copied_first, is_shifted
-from .sizes import GemmSizes, b_along_k, epilogue_subtiles, scale_products, stage_columns
+from .sizes import GemmSizes, epilogue_subtiles, scale_products, stage_columns
 
 # Factors and cycles that were fitted to kernels timed on an H200. They are counted in cycles of a multiprocessor, so
 # that they scale with the clock of the device at hand.

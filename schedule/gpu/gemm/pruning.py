@@ -12,7 +12,7 @@ from ...space.columns import Bools, Floats, Ints
 from ...space.pruning import best_by_prior
 from ..occupancy import limits_of
 from .epilogue import spare_registers
-from .k_atoms import halo_taps
+from .k_atoms import b_along_k, halo_taps
 from .mma_atom import promoted_k_atoms, wgmma_atom
 from .prior import further_requests, lines_read
 from .repack import uneven_operands
@@ -21,7 +21,6 @@ from .sizes import (
     GROUP_M,
     MMA_N,
     GemmSizes,
-    b_along_k,
     epilogue_stage_bytes,
     epilogue_subtiles,
     keeps_columns,

@@ -7,7 +7,7 @@ from typing import Generic, TypeAlias, TypeVar, cast
 import numpy as np
 
 from ....core.target import Target
-from ....ir.expr import WARP_LANES, Var
+from ....ir.expr import WARP_LANES
 from ....ir.gpu.barrier import WARPGROUP_THREADS
 from ....ir.gpu.tcgen05 import CHUNK_BYTES, LEAST_COLUMNS, SCALE_ROWS
 from ....ir.gpu.wgmma import LINE_BYTES, SWIZZLE_128B_ELEMENTS, WGMMA_M
@@ -16,10 +16,9 @@ from ...space.columns import Bools, Columns, Ints, derived_once
 from ...space.knob import Knob
 from ..occupancy import limits_of
 from ..split_k import partial_at
-from ..tma_view import operand_view
 from .block_scales import scale_groups
-from .k_atoms import halo_taps, k_atom_count, lines_of_b, stage_lines
-from .mma_atom import is_packed, promoted_k_atoms, wgmma_atom
+from .k_atoms import b_along_k, halo_taps, k_atom_count, lines_of_b, stage_lines
+from .mma_atom import promoted_k_atoms, wgmma_atom
 from .result_box import can_store_by_tma
 
 SPARE_REGISTERS = 30
@@ -449,12 +448,6 @@ def scale_products(sizes: GemmSizes[Ints]) -> Ints:
     """Return how many products of scales of blocks a thread multiplies with: of its rows, and of groups of columns."""
     products: Ints = 2 * sizes.atoms_m * sizes.tile_n // np.gcd(sizes.tile_n, SCALED_K)
     return products
-
-
-def b_along_k(gemm: Gemm) -> bool:
-    """Return whether the rows of B lie along ``k``, in memory or once they are packed."""
-    assert gemm.b.load is not None
-    return is_packed(gemm, gemm.b) or operand_view(gemm.b.load).indices[-1] == Var("k")
 
 
 def stage_columns(gemm: Gemm, mma_n: Ints, cluster_m: Ints) -> Ints:
