@@ -244,8 +244,8 @@ def skinny_gemm_of(workload: Workload) -> Gemm | None:
     """``workload`` as a product of at most ``LARGEST_SKINNY_M`` rows, without a batch; None where it is none.
 
     It must have one sum of products, and its outputs must be pointwise functions of that (which may read other tensors
-    too). It is none where many results of the few rows are neighbours (``SCATTERED_RESULTS``). Where there is one row,
-    other axes may be several in the workload.
+    too). It is none where many results of the few rows are neighbours (``SCATTERED_RESULTS``). Other axes
+    than that of the rows may be several in the workload, if they are one in all tensors.
     """
     found = sides_of(workload) or sides_of(workload, joined=True)
     if found is None or found.batch:
@@ -253,7 +253,8 @@ def skinny_gemm_of(workload: Workload) -> Gemm | None:
     short, tall = sorted((found.rows, found.columns), key=lambda side: side.extent)
     product = found.product(short, tall) if short.extent <= LARGEST_SKINNY_M else None
     several = max(len(axes) for axes in (short.axes, tall.axes, found.k)) > 1
-    if several and (short.extent > 1 or product is None or not has_constant_strides(product)):
+    few = short.extent <= SCATTERED_ROWS and len(short.axes) <= 1
+    if several and (not few or product is None or not has_constant_strides(product)):
         return None
     if product is None or short.extent <= SCATTERED_ROWS or short.extent * tall.extent <= SCATTERED_RESULTS:
         return product

@@ -32,6 +32,7 @@ from ...tile_sketch import TileSketch
 from ..peaks import gpu_peaks
 from ..plan import GpuPlan
 from ..quantities import GPU_QUANTITIES, gpu_columns
+from ..skinny.mma_mainloop import can_lower_skinny_mma
 from ..tma_view import in_slices
 from .constraints import gemm_constraints
 from .kernel import lower_gemm
@@ -145,7 +146,8 @@ def _plan(workload: Workload, target: Target) -> GemmPlan | None:
     if gemm.groups is not None and not _can_group(gemm):
         return None
     # those of few rows read rows at multiples of 16 bytes alone
-    few = not gemm.others and gemm.a.load.dtype.bits == 16 and skinny_gemm_of(workload) is not None
+    skinny = None if gemm.others or gemm.a.load.dtype.bits != 16 else skinny_gemm_of(workload)
+    few = skinny is not None and (skinny.m.extent == 1 or can_lower_skinny_mma(skinny))
     return None if few and not uneven_operands(gemm, as_views=True) else GemmPlan(gemm, target)
 
 

@@ -34,8 +34,11 @@ from .prior import prior_seconds, unit_cycles
 from .pruning import GemmMmaPruning
 from .sizes import VERSION, CopyWidths, GemmMmaSizes, copy_widths, gemm_mma_knobs, gemm_mma_sizes
 
-LEAST_SIDE, LEAST_K = 8, 16
-"""Up to so many rows, or columns, and with fewer places of k, most of what matrix instructions do would be wasted."""
+LEAST_SIDE, LEAST_LONG_SIDE, LEAST_K = 8, 3, 16
+"""With up to so many rows or columns, and with fewer places of k, most of what matrix instructions do would be wasted.
+With fewer than three, it costs more than to load the other operand, even where that is large."""
+LARGE = 1 << 24
+"""An operand is large that has so many elements."""
 WIDEST_ALONE, LONGEST_ALONE = 64, 128
 """A batch of products with up to so many rows and columns, and so many places of k, begins and ends sooner by mma.sync
 than by wgmma: 512 products of 64^3 take an H200 4.9 us, not 5.1."""
@@ -112,12 +115,14 @@ def _plan(workload: Workload, target: Target) -> GemmMmaPlan | None:
     gemm = gemm_of(workload)
     if gemm is None or not can_use_mma(gemm, target):
         return None
-    if min(gemm.m.extent, gemm.n.extent) <= LEAST_SIDE or gemm.k.extent < LEAST_K:
+    few, many = sorted((gemm.m.extent, gemm.n.extent))
+    large = few >= LEAST_LONG_SIDE and many * gemm.k.extent >= LARGE
+    if (few <= LEAST_SIDE and not large) or gemm.k.extent < LEAST_K:
         return None
-    few = skinny_gemm_of(workload)
-    if few is not None and can_lower_skinny_mma(few):
+    skinny = skinny_gemm_of(workload)
+    if skinny is not None and can_lower_skinny_mma(skinny):
         return None
-    if target.arch == "sm_90a" and few is None and can_use_wgmma(gemm) and not _gains_beside_wgmma(gemm):
+    if target.arch == "sm_90a" and skinny is None and can_use_wgmma(gemm) and not _gains_beside_wgmma(gemm):
         return None
     return GemmMmaPlan(gemm, target)
 
