@@ -24,14 +24,17 @@ from ...problems.implicit_gemm import filters_exist
 from ...tile.delinearize import axis_indices
 from ..occupancy import Whole
 from ..tma_view import operand_view
-from .mma_atom import PLANES, is_packed, pair_count, splitting, wgmma_atom
+from .mma_atom import PLANES, is_packed, pair_count, promoted_k_atoms, splitting, wgmma_atom
+
+MOST_ROW_ATOMS = 4
+"""Of products with more atoms, the places that the last one lacks are a small share."""
 
 
 def k_atom_count(gemm: Gemm) -> int:
     """Return how many atoms there are."""
     if gemm.window is None:
-        return -(-gemm.k.extent // wgmma_atom(gemm).line) * pair_count(gemm)
-    return gemm.window.tap_count * _channel_atoms(gemm)
+        return _row_atoms(gemm) * pair_count(gemm)
+    return gemm.window.tap_count * _row_atoms(gemm)
 
 
 def row_depth(gemm: Gemm) -> int:
@@ -54,8 +57,8 @@ def stage_lines(gemm: Gemm, tile_m: Whole, k_atoms: Whole) -> Whole:
 def multiplied_k(gemm: Gemm) -> int:
     """Return how many places of an atom are multiplied: not the rest of a row where ``k`` is short or there are few
     channels, which may be those of another group."""
-    atom, depth = wgmma_atom(gemm), gemm.k.extent if gemm.window is None else gemm.window.channels
-    return min(-(-depth // atom.k) * atom.k, atom.line)
+    atom = wgmma_atom(gemm)
+    return min(-(-_row_places(gemm) // atom.k) * atom.k, atom.line)
 
 
 def b_along_k(gemm: Gemm) -> bool:
@@ -65,13 +68,13 @@ def b_along_k(gemm: Gemm) -> bool:
 
 
 def last_multiplied_k(gemm: Gemm) -> int:
-    """Return how many places of the last atom of a tap are multiplied, fewer than of the others where channels end
-    within it. To tell such atoms apart costs more than a few places where all of B arrives anyway, along ``k``: the
-    stem of a ResNet in TF32, of 24 places and 32, took an H200 111 us so, not 97."""
-    if gemm.window is None:
+    """Return how many places of the last atom of a row are multiplied, fewer than of the others where ``k`` or the
+    channels of a tap end within it. To tell such atoms apart costs more than a few places where all of B arrives
+    anyway, along ``k``: the stem of a ResNet in TF32, of 24 places and 32, took an H200 111 us so, not 97."""
+    atom, atoms = wgmma_atom(gemm), _row_atoms(gemm)
+    if gemm.window is None and (atoms > MOST_ROW_ATOMS or pair_count(gemm) > 1 or promoted_k_atoms(gemm) > 0):
         return multiplied_k(gemm)
-    atom, before = wgmma_atom(gemm), (_channel_atoms(gemm) - 1) * wgmma_atom(gemm).line
-    last = -(-(gemm.window.channels - before) // atom.k) * atom.k
+    last = -(-(_row_places(gemm) - (atoms - 1) * atom.line) // atom.k) * atom.k
     return multiplied_k(gemm) if b_along_k(gemm) and 2 * last > atom.line else last
 
 
@@ -83,17 +86,14 @@ def lines_of_b(gemm: Gemm, ctas: Whole) -> Whole:
     return lines + (needed - lines) * (needed % (SWIZZLE_LINES * ctas) == 0)
 
 
-def is_last_of_tap(gemm: Gemm, place: Mapping[str, Expr]) -> Expr:
-    """Return whether the atom that begins at ``place`` is the last one of its tap."""
-    return place["k"] >= (_channel_atoms(gemm) - 1) * wgmma_atom(gemm).line
+def ends_row(gemm: Gemm, place: Mapping[str, Expr]) -> Expr:
+    """Return whether the atom that begins at ``place`` is the last one of its row."""
+    return place["k"] >= (_row_atoms(gemm) - 1) * wgmma_atom(gemm).line
 
 
 def mean_multiplied_k(gemm: Gemm) -> float:
     """Return how many places of an atom are multiplied in the mean."""
-    if gemm.window is None:
-        return multiplied_k(gemm)
-    further = last_multiplied_k(gemm) - multiplied_k(gemm)
-    return multiplied_k(gemm) + further / _channel_atoms(gemm)
+    return multiplied_k(gemm) + (last_multiplied_k(gemm) - multiplied_k(gemm)) / _row_atoms(gemm)
 
 
 def joined_groups(gemm: Gemm) -> int:
@@ -111,7 +111,7 @@ def k_atom_place(gemm: Gemm, k_atom: Expr, *, may_exceed: bool) -> dict[str, Exp
             return {"k": k_atom * line}
         a, b = (table_entry(k_atom % len(pairs), [index(pair[side]) for pair in pairs]) for side in range(2))
         return {"k": k_atom // len(pairs) * line, PLANES["m"]: a, PLANES["n"]: b}
-    taps, blocks, together = window.tap_count, _channel_atoms(gemm), window.halo_taps
+    taps, blocks, together = window.tap_count, _row_atoms(gemm), window.halo_taps
     number = k_atom if together == 1 else k_atom // together
     if window.taps_innermost:
         tap, block = number % (taps // together), number // (taps // together)
@@ -163,9 +163,14 @@ def table_entry(number: Expr, table: Sequence[Expr]) -> Expr:
     return found
 
 
-def _channel_atoms(gemm: Gemm) -> int:
-    assert gemm.window is not None
-    return -(-gemm.window.channels // wgmma_atom(gemm).line)
+def _row_places(gemm: Gemm) -> int:
+    """Return how many places of k follow one another: all, or the channels of a tap."""
+    return gemm.k.extent if gemm.window is None else gemm.window.channels
+
+
+def _row_atoms(gemm: Gemm) -> int:
+    """Return how many atoms they are."""
+    return -(-_row_places(gemm) // wgmma_atom(gemm).line)
 
 
 def can_load_im2col(load: Load, window: ImageWindow, atom: WgmmaAtom) -> bool:

@@ -35,7 +35,7 @@ from ...problems.gemm import Gemm
 from ...tile.names import FreshNameWriter
 from ..tma_view import operand_view
 from .block_scales import allocate_scale_stages
-from .k_atoms import can_load_im2col, halo_taps, is_last_of_tap, joined_groups, last_multiplied_k, multiplied_k
+from .k_atoms import can_load_im2col, ends_row, halo_taps, joined_groups, last_multiplied_k, multiplied_k
 from .k_iterations import KIterations
 from .mma_atom import find_atom, pair_count, promoted_k_atoms, wgmma_atom
 from .operand_stages import NO_MULTICAST, Multicast, OperandStages, allocate_stages, multicast_mask
@@ -103,7 +103,7 @@ class GemmMainloop(ABC, Generic[A]):
         self.w, self.gemm, self.s, self.scheduler, self.roles = w, gemm, sizes, scheduler, roles
         self.barriers, self.tile, self.k_rank = barriers, tile, k_rank
         s = sizes
-        self.atom = wgmma_atom(gemm)
+        self.atom, self.last = wgmma_atom(gemm), last_multiplied_k(gemm)
         self.a = self._allocate_stages("m", s.tile_m, s.stages, self._m_end)
         self.b = self._allocate_stages("n", s.tile_n, s.b_stages, self._n_end)
         self.groups = joined_groups(gemm)
@@ -211,36 +211,45 @@ class GemmMainloop(ABC, Generic[A]):
         s, w, barriers = self.s, self.w, self.barriers
         stage = fill % s.stages
         first = self._brings_b(fill)
-        of_b, last = self.b.arriving_bytes(at), last_multiplied_k(self.gemm)
-        ends = [self._ends_tap(at, k_iter, n) if self.b.loads_fewer(last) else None for n in range(s.k_atoms)]
-        for end in ends:
-            spared = index(self.b.stage_bytes // s.k_atoms - self.b.arriving_bytes_of(last))
-            of_b = of_b if end is None else index(0) + of_b - Select(end, spared, index(0))
+        ends = [self._ends_row(at, k_iter, n) for n in range(s.k_atoms)]
+        of_b = self._arriving_bytes(self.b, at, ends)
         if first is not None:
             of_b = Select(first, index(0) + of_b, index(0))
-        size = self.a.arriving_bytes(at) + of_b + sum(scales.stage_bytes for scales in self.scales)
+        size = self._arriving_bytes(self.a, at, ends) + of_b + sum(scales.stage_bytes for scales in self.scales)
         w.emit(MbarrierArriveExpectTx(barriers.full, stage, size))
         block = self.k_iterations.block(at, k_iter)
         for k_atom, end in enumerate(ends):
             here = {**at, **self.k_iterations.place(block, k_atom)}
-            self.a.load(w, fill, k_atom, here, barriers.full)
-            with w.when(first):
-                self._either(end, partial(self.b.load, w, fill, k_atom, here, barriers.full), last)
+            for operand, exists in ((self.a, None), (self.b, first)):
+                fewer = end if operand.loads_fewer(self.last) else None
+                with w.when(exists):
+                    self._either(fewer, partial(operand.load, w, fill, k_atom, here, barriers.full))
             for scales in self.scales:
                 w.emit(scales.load(stage, k_atom, here, barriers.full))
 
-    def _ends_tap(self, at: Mapping[str, Expr], k_iter: Expr, k_atom: int) -> Expr | None:
-        """Return whether fewer places are multiplied of a k atom of a k iteration than of others, since the channels of
-        a tap end within it; None where that is never so."""
+    def _arriving_bytes(
+        self, operand: OperandStages, at: Mapping[str, Expr], ends: Sequence[Expr | None]
+    ) -> int | Expr:
+        """Return how many bytes of a stage arrive of an operand, if its atoms end rows as ``ends`` says."""
+        size = operand.arriving_bytes(at)
+        for end in ends:
+            if end is not None and operand.loads_fewer(self.last):
+                spared = operand.stage_bytes // self.s.k_atoms - operand.arriving_bytes_of(self.last)
+                size = index(0) + size - Select(end, index(spared), index(0))
+        return size
+
+    def _ends_row(self, at: Mapping[str, Expr], k_iter: Expr, k_atom: int) -> Expr | None:
+        """Return whether fewer places are multiplied of a k atom of a k iteration than of others, since ``k`` or the
+        channels of a tap end within it; None where that is never so."""
         return None
 
-    def _either(self, ends: Expr | None, write: Callable[[int | None], None], places: int) -> None:
-        """Have ``write`` issue what all places of a k atom take (None), or where it ``ends`` a tap, fewer."""
+    def _either(self, ends: Expr | None, write: Callable[[int | None], None]) -> None:
+        """Have ``write`` issue what all places of a k atom take (None), or where it ``ends`` a row, fewer."""
         with self.w.when(None if ends is None else negated(ends)):
             write(None)
         if ends is not None:
             with self.w.when(ends):
-                write(places)
+                write(self.last)
 
     def _brings_b(self, fill: Expr) -> Expr | None:
         """Return whether a fill brings B; None where each does."""
@@ -348,28 +357,28 @@ class WgmmaMainloop(GemmMainloop[Buffer]):
         count = min(s.k_atoms * s.atoms_m * self.groups, MAX_PENDING)
         mmas = list(self._mmas(accumulators, at, fill, follows, range(s.atoms_m)))
         with w.when(has_rows):
-            for ends, part in groupby(mmas[:count], lambda mma: self._ends_tap(at, place, mma[0])):
+            for ends, part in groupby(mmas[:count], lambda mma: self._ends_row(at, place, mma[0])):
                 self._emit([mma for _, mma in part], ends)
             w.emit(WarpgroupMmaWait(count))
         with w.when(follows):
             self.release(fill - 1)
         self._emit([mma for _, mma in mmas[count:]])  # of joined groups alone
 
-    def _ends_tap(self, at: Mapping[str, Expr], k_iter: Expr, k_atom: int) -> Expr | None:
+    def _ends_row(self, at: Mapping[str, Expr], k_iter: Expr, k_atom: int) -> Expr | None:
         gemm, iterations = self.gemm, self.k_iterations
-        if last_multiplied_k(gemm) == multiplied_k(gemm):
+        if self.last == multiplied_k(gemm):
             return None
         first = k_atom - k_atom % halo_taps(gemm)  # of those that have the same channels
-        return is_last_of_tap(gemm, iterations.place(iterations.block(at, k_iter), first))
+        return ends_row(gemm, iterations.place(iterations.block(at, k_iter), first))
 
     def _emit(self, mmas: Sequence[WarpgroupMma], ends: Expr | None = None) -> None:
-        """Issue some wgmma. ``ends``: whether they are of the last atom of a tap, and have fewer places."""
+        """Issue some wgmma. ``ends``: whether they are of the last atom of a row, and have fewer places."""
 
         def write(places: int | None) -> None:
             for mma in mmas:
                 self.w.emit(mma if places is None else replace(mma, k=places))
 
-        self._either(ends, write, last_multiplied_k(self.gemm))
+        self._either(ends, write)
 
     def issue(
         self, accumulators: Buffer, at: Mapping[str, Expr], fill: Expr, accumulates: Expr | bool, atoms: range

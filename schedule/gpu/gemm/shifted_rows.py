@@ -85,6 +85,9 @@ class ShiftedStages(OperandStages):
     def arriving_bytes(self, at: Mapping[str, Expr]) -> int | Expr:
         return 0
 
+    def loads_fewer(self, places: int) -> bool:
+        return False
+
     def prefetch(self, at: Mapping[str, Expr]) -> Iterator[TmaPrefetch]:
         yield from ()
 
