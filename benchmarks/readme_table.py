@@ -7,6 +7,7 @@ same run, or in an earlier one where a peer was faster there (``EARLIER_PEERS``)
 the least of a suite's kernels.
 """
 
+import itertools
 import json
 import math
 from pathlib import Path
@@ -47,13 +48,15 @@ ROWS: dict[str, tuple[str, ...]] = {
         "2026-11-29-h200-convolution-narrow-volume",
         "2026-11-30-h200-convolution-inception",
         "2026-11-30-h200-convolution-transposed",
+        "2026-11-30-h200-convolution-inception-1a957fba",
+        "2026-11-30-h200-convolution-transposed-1a957fba",
     ),
     "the same on an H100": (
         "2026-11-27-h100-convolution-resnet50",
         "2026-11-28-h100-convolution-fused",
         "2026-11-28-h100-convolution-depthwise-others",
     ),
-    "pointwise convolutions of MobileNetV2, float16": ("2026-11-28-h200-convolution-mobilenet-pointwise",),
+    "pointwise convolutions of MobileNetV2, float16": ("2026-11-30-h200-convolution-mobilenet-pointwise",),
     "convolutions with channels first": (
         "2026-11-28-h200-convolution-channels-first",
         "2026-11-29-h200-convolution-depthwise-channels-first",
@@ -91,7 +94,12 @@ EARLIER_PEERS: dict[str, tuple[str, ...]] = {
         "2026-11-28-h200-memory-odd-9deddbae",
         "2026-11-29-h200-memory-running-sums",
     ),
+    "convolutions, float16, ten with epilogues": (
+        "2026-11-30-h200-convolution-inception",
+        "2026-11-30-h200-convolution-transposed",
+    ),
     "pointwise convolutions of MobileNetV2, float16": (
+        "2026-11-28-h200-convolution-mobilenet-pointwise",
         "2026-11-27-h200-convolution-pointwise",
         "2026-11-28-h200-convolution-mobilenet-pointwise-5fc2cc3b",
         "2026-11-28-h200-convolution-mobilenet-pointwise-82a52cc0",
@@ -124,9 +132,11 @@ def table() -> str:
         ratios = [min(row["ratio"], row.get("openvino_ratio", math.inf)) for row in rows]
         earlier = _fastest_peers(name)
         if earlier:
-            before = [earlier.get(row["row"], math.inf) / row["ours_us"] for row in rows]
-            ratios = [min(both) for both in zip(ratios, before, strict=True)]
-        times = [item for row in rows for item in (row.get("peers_us") or row["us"]).items()]
+            by_earlier = [earlier.get(row["row"], math.inf) / row["ours_us"] for row in rows]
+            ratios = [min(both) for both in zip(ratios, by_earlier, strict=True)]
+        before = [json.loads((RESULTS / f"{file}.json").read_text())["rows"] for file in EARLIER_PEERS.get(name, ())]
+        timed_rows = itertools.chain(rows, *before)
+        times = [item for row in timed_rows for item in (row.get("peers_us") or row["us"]).items()]
         timed = {peer.partition(",")[0] for peer, us in times if not isinstance(us, str)}
         peers = ", ".join(sorted(timed - {"ours"}, key=str.lower))
         device, day = found[0]["device"], found[0]["started"][:10]
