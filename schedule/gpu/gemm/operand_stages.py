@@ -239,7 +239,7 @@ def allocate_stages(
     whole_k = {"k": row_depth(gemm)}
     loads = tuple(ending_at(operand_view(load), whole_k) if window is None else load for load in given)
     along_k = (axis == "m" and gemm.window is not None) or loads[0].indices[-1] == Var("k")
-    lines = int(lines_of_b(gemm, multicast.ctas))
+    lines = side if axis == "m" else int(lines_of_b(gemm, multicast.ctas))
     shape: tuple[int, ...] = (-(-extent // side) * len(loads), lines, side)
     strides: tuple[int, ...] = (lines * side, side, 1)
     if window is not None and window.halo_taps > 1 and not along_k:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.schedule.agreement import assert_computes
 from tests.schedule.gpu.test_conv import FEW
-from tests.schedule.gpu.tiles import legal_schedule_of
+from tests.schedule.gpu.tiles import H200, legal_schedule_of
 from tilewright.codegen.lowering import finish
 from tilewright.ir.gpu.tma import TmaLoad
 from tilewright.ir.gpu.wgmma import WarpgroupMma
@@ -33,6 +33,7 @@ def product(layout: str, k: int, m: int = 300, n: int = 72, batch: int = 1) -> W
 
 CASES: dict[str, tuple[str, int, dict[str, Any], set[int]]] = {
     "one atom": ("nn", 40, {}, {48}),
+    "one atom, no rows along k": ("tn", 40, {}, {48}),
     "two atoms in turn": ("nn", 80, {"k_atoms": 1}, {64, 16}),
     "two atoms at once": ("nn", 96, {"k_atoms": 2}, {64, 32}),
     "rows along k": ("nt", 80, {"k_atoms": 1}, {64, 16}),
@@ -55,6 +56,14 @@ def test_places_behind_k_are_not_multiplied(case: str) -> None:
     kernel = simplify_kernel(CUDA_GEMM.lower(workload, FEW, schedule))
     assert {s.k for s in walk_statements(kernel.body) if isinstance(s, WarpgroupMma)} == places
     assert_computes(finish(kernel, FEW), workload)
+
+
+@pytest.mark.parametrize("layout", ["nn", "tn"])
+def test_results_are_staged_in_the_place_of_a(layout: str) -> None:
+    """A CTA with one tile does so, however few places of k there are."""
+    workload = product(layout, 40, m=512, n=64)
+    schedule = legal_schedule_of(CUDA_GEMM, workload, mma_n=64, epilogue_stages=1, consumer_warpgroups=2, split_k=1)
+    assert_computes(finish(CUDA_GEMM.lower(workload, H200, schedule), H200), workload)
 
 
 def test_a_batch_begins_at_other_places_of_k() -> None:
