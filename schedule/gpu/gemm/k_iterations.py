@@ -101,7 +101,7 @@ class KIterations:
         taps = [tap_exists(gemm, axis_indices(index(phase), axes)) for phase in range(prod(a.extent for a in axes))]
         atoms = k_atom_count(gemm)
         places = [k_atom_place(gemm, index(n), may_exceed=False) for n in range(atoms)]
-        exist = [[prove(substitute(tap, place), {}) for place in places] for tap in taps]
+        exist = [[prove(substitute(tap, place), {}) is not False for place in places] for tap in taps]
         phases = [[any(found[n : n + s.k_atoms]) for n in range(0, atoms, s.k_atoms)] for found in exist]
         return None if all(all(found) for found in phases) else phases
 
