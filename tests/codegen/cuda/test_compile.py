@@ -30,7 +30,7 @@ from tilewright.ir.stmt import HardwareAxis, Kernel, Launch, Store
 from tilewright.schedule.sketches import SKETCHES
 from tilewright.tests.codegen.cuda.launches import LAUNCHES
 
-_GLOBAL = re.compile(r"\b(LDG|LDGSTS|STG|RED|ATOM(?!S\b)\w*|LD|ST|UBLKCP|UTMALDG|UTMASTG)\b")
+_GLOBAL = re.compile(r"(?<!\.)\b(LDG|LDGSTS|STG|RED|ATOM(?!S\b)\w*|LD|ST|UBLKCP|UTMALDG|UTMASTG)\b")
 """It matches instructions that may access global memory."""
 SM90A, SM100A = Target("cuda", "sm_90a", (), 132, 16), Target("cuda", "sm_100a", (), 148, 16)
 BACKEND = backend_for(SM90A)
