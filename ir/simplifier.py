@@ -109,7 +109,10 @@ class Simplifier:
         return ()
 
     def implies(self, known: Expr, condition: Expr) -> bool:
-        """Return whether a comparison of indices must hold (lane by lane) where another one does."""
+        """Return whether a comparison of indices must hold (lane by lane) where another one does. Each part of a
+        conjunction must: its facts may be those of some parts alone."""
+        if isinstance(condition, Logic) and condition.op is LogicOp.AND:
+            return self.implies(known, condition.a) and self.implies(known, condition.b)
         wanted, given = self.facts(condition), self.facts(known)
         return bool(wanted and given) and all(
             any(self.analysis.interval(w - g).low >= 0 for g in given) for w in wanted
