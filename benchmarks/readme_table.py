@@ -7,7 +7,6 @@ same run, or in an earlier one where a peer was faster there (``EARLIER_PEERS``)
 the least of a suite's kernels.
 """
 
-import itertools
 import json
 import math
 from pathlib import Path
@@ -110,13 +109,18 @@ EARLIER_PEERS: dict[str, tuple[str, ...]] = {
 of two. None of these kernels is bound by the power of a chip, so that times of two runs can be compared."""
 
 
+def _earlier_rows(name: str) -> list[dict[str, Any]]:
+    """Return all rows of earlier results whose peers count."""
+    files = [json.loads((RESULTS / f"{file}.json").read_text()) for file in EARLIER_PEERS.get(name, ())]
+    return [row for file in files for row in file["rows"]]
+
+
 def _fastest_peers(name: str) -> dict[str, float]:
     """Return the least time of any peer in earlier results, in microseconds, by kernel."""
     fastest: dict[str, float] = {}
-    for file in EARLIER_PEERS.get(name, ()):
-        for row in json.loads((RESULTS / f"{file}.json").read_text())["rows"]:
-            times = [us for us in row["peers_us"].values() if not isinstance(us, str)]
-            fastest[row["row"]] = min([*times, fastest.get(row["row"], math.inf)])
+    for row in _earlier_rows(name):
+        times = [us for us in row["peers_us"].values() if not isinstance(us, str)]
+        fastest[row["row"]] = min([*times, fastest.get(row["row"], math.inf)])
     return fastest
 
 
@@ -134,8 +138,7 @@ def table() -> str:
         if earlier:
             by_earlier = [earlier.get(row["row"], math.inf) / row["ours_us"] for row in rows]
             ratios = [min(both) for both in zip(ratios, by_earlier, strict=True)]
-        before = [json.loads((RESULTS / f"{file}.json").read_text())["rows"] for file in EARLIER_PEERS.get(name, ())]
-        timed_rows = itertools.chain(rows, *before)
+        timed_rows = [*rows, *_earlier_rows(name)]
         times = [item for row in timed_rows for item in (row.get("peers_us") or row["us"]).items()]
         timed = {peer.partition(",")[0] for peer, us in times if not isinstance(us, str)}
         peers = ", ".join(sorted(timed - {"ours"}, key=str.lower))

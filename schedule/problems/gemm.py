@@ -244,8 +244,8 @@ def skinny_gemm_of(workload: Workload) -> Gemm | None:
     """``workload`` as a product of at most ``LARGEST_SKINNY_M`` rows, without a batch; None where it is none.
 
     It must have one sum of products, and its outputs must be pointwise functions of that (which may read other tensors
-    too). It is none where many results of the few rows are neighbours (``SCATTERED_RESULTS``). Other axes
-    than that of the rows may be several in the workload, if they are one in all tensors.
+    too). It is none where many results of the few rows are neighbours (``SCATTERED_RESULTS``). The columns, and
+    ``k``, may be several axes of the workload that are one in all tensors.
     """
     found = sides_of(workload) or sides_of(workload, joined=True)
     if found is None or found.batch:

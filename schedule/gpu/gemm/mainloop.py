@@ -221,7 +221,7 @@ class GemmMainloop(ABC, Generic[A]):
         for k_atom, end in enumerate(ends):
             here = {**at, **self.k_iterations.place(block, k_atom)}
             for operand, exists in ((self.a, None), (self.b, first)):
-                fewer = end if operand.loads_fewer(self.last) else None
+                fewer = end if operand.spared_bytes(self.last) else None
                 with w.when(exists):
                     self._either(fewer, partial(operand.load, w, fill, k_atom, here, barriers.full))
             for scales in self.scales:
@@ -231,10 +231,9 @@ class GemmMainloop(ABC, Generic[A]):
         self, operand: OperandStages, at: Mapping[str, Expr], ends: Sequence[Expr | None]
     ) -> int | Expr:
         """Return how many bytes of a stage arrive of an operand, if its atoms end rows as ``ends`` says."""
-        size = operand.arriving_bytes(at)
+        size, spared = operand.arriving_bytes(at), operand.spared_bytes(self.last)
         for end in ends:
-            if end is not None and operand.loads_fewer(self.last):
-                spared = operand.stage_bytes // self.s.k_atoms - operand.arriving_bytes_of(self.last)
+            if end is not None and spared:
                 size = index(0) + size - Select(end, index(spared), index(0))
         return size
 

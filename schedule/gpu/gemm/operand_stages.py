@@ -102,7 +102,7 @@ class OperandStages:
     ) -> None:
         """Issue this CTA's loads of a k atom that begins at ``at`` (axis -> index), into the stage of ``fill``. The
         barrier of ``full`` for that fill counts their bytes. Atoms that read what has been loaded for the first one
-        load nothing. ``places``: how many places of ``k`` are loaded, if not all (``loads_fewer``)."""
+        load nothing. ``places``: how many places of ``k`` are loaded, if not all (``spared_bytes``)."""
         if not self.holds(k_atom):
             return
         stage, barrier = fill % self.buffer.shape[0], fill % full.shape[0]
@@ -140,15 +140,14 @@ class OperandStages:
             rows = (rows + (DYNAMIC_ROWS - 1)) // DYNAMIC_ROWS * DYNAMIC_ROWS
         return rows * (self.stage_bytes // self.extent)
 
-    def loads_fewer(self, places: int) -> bool:
-        """Return whether so few places of ``k`` of an atom can be loaded alone: lines of it, of which each CTA that
-        shares them loads whole periods of the swizzle."""
-        return not self.along_k and self.window is None and places % (SWIZZLE_LINES * self.multicast.ctas) == 0
-
-    def arriving_bytes_of(self, places: int) -> int:
-        """Return how many bytes arrive of an atom of which so many ``places`` of ``k`` are loaded."""
+    def spared_bytes(self, places: int) -> int:
+        """Return how many bytes fewer arrive of an atom of which so many ``places`` of ``k`` are loaded; 0 where these
+        cannot be loaded alone. They can where they are lines, of which each CTA that shares them loads whole periods of
+        the swizzle."""
+        if self.along_k or self.window is not None or places % (SWIZZLE_LINES * self.multicast.ctas):
+            return 0
         atoms, lines = self.buffer.shape[1], self.buffer.shape[-2]
-        return self.stage_bytes // atoms * places // lines
+        return self.stage_bytes // atoms * (lines - places) // lines
 
     def prefetch(self, at: Mapping[str, Expr]) -> Iterator[TmaPrefetch]:
         """Prefetches into L2 of what ``load`` loads."""

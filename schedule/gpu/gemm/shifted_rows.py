@@ -85,8 +85,8 @@ class ShiftedStages(OperandStages):
     def arriving_bytes(self, at: Mapping[str, Expr]) -> int | Expr:
         return 0
 
-    def loads_fewer(self, places: int) -> bool:
-        return False
+    def spared_bytes(self, places: int) -> int:
+        return 0
 
     def prefetch(self, at: Mapping[str, Expr]) -> Iterator[TmaPrefetch]:
         yield from ()

@@ -135,6 +135,7 @@ class DynamicTileScheduler(TileScheduler):
 
 
 def bounded(value: Expr, count: int) -> Expr:
+    """Return ``value``, which is one of ``count`` numbers from 0 on, as an expression that shows so."""
     return minimum(maximum(value, index(0)), index(count - 1))
 
 

@@ -34,7 +34,7 @@ from .prior import prior_seconds, unit_cycles
 from .pruning import GemmMmaPruning
 from .sizes import VERSION, CopyWidths, GemmMmaSizes, copy_widths, gemm_mma_knobs, gemm_mma_sizes
 
-LEAST_SIDE, LEAST_LONG_SIDE, LEAST_K = 8, 3, 16
+LEAST_SIDE, LEAST_BESIDE_LARGE, LEAST_K = 8, 3, 16
 """With up to so many rows or columns, and with fewer places of k, most of what matrix instructions do would be wasted.
 With fewer than three, it costs more than to load the other operand, even where that is large."""
 LARGE = 1 << 24
@@ -116,7 +116,7 @@ def _plan(workload: Workload, target: Target) -> GemmMmaPlan | None:
     if gemm is None or not can_use_mma(gemm, target):
         return None
     few, many = sorted((gemm.m.extent, gemm.n.extent))
-    large = few >= LEAST_LONG_SIDE and many * gemm.k.extent >= LARGE
+    large = few >= LEAST_BESIDE_LARGE and many * gemm.k.extent >= LARGE
     if (few <= LEAST_SIDE and not large) or gemm.k.extent < LEAST_K:
         return None
     skinny = skinny_gemm_of(workload)

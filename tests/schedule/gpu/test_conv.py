@@ -178,7 +178,7 @@ KERNELS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "taps": (("im2col", "2x4x8"), {"split_k": 1, "k_atoms": 4, "taps_innermost": 1}),
     "taps of halos": (("halo_2x4x8",), {"split_k": 2, "taps_innermost": 1}),
     "ping_pong": (("im2col", "halo_2x4x8"), {"ping_pong": 1, "consumer_warpgroups": 2}),
-    "stream_k": (("im2col",), {"stream_k": 1, "k_atoms": 2}),
+    "stream_k": (("im2col",), {"stream_k": 1, "k_atoms": 2, "mma_n": 48}),  # with 32, no tile is shared
     "resident_b": (("im2col", "halo_2x4x8"), {"resident_b": 1, "cluster_m": 1}),
     "resident_b of cluster": (("im2col",), {"resident_b": 1, "cluster_m": 2, "consumer_warpgroups": 1}),
 }

@@ -42,15 +42,16 @@ CASES: dict[str, tuple[str, int, dict[str, Any], set[int]]] = {
     "rows of B alone along k": ("tt", 96, {"k_atoms": 2}, {64, 32}),
     "many atoms": ("nn", 336, {"k_atoms": 1}, {64}),
     "resident_b": ("nn", 160, {"resident_b": 1, "mma_n": 80}, {64, 32}),
-    "stream_k": ("nn", 144, {"stream_k": 1, "k_atoms": 1}, {64, 16}),
-    "a cluster shares rows": ("nn", 80, {"cluster_m": 2, "k_atoms": 1}, {64, 16}),
+    "a cluster shares columns": ("nn", 80, {"cluster_m": 2, "k_atoms": 1}, {64, 16}),
+    "a cluster shares rows": ("tn", 80, {"cluster_n": 2, "mma_n": 48, "k_atoms": 1}, {64, 16}),
+    "rows that are shifted": ("nn", 80, {"repacked": 0}, {64, 16}),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_places_behind_k_are_not_multiplied(case: str) -> None:
     layout, k, knobs, places = CASES[case]
-    workload = product(layout, k)
+    workload = product(layout, k, n=75 if "repacked" in knobs else 72)
     chosen = {"consumer_warpgroups": 1, "atoms_m": 1, **knobs}
     schedule = legal_schedule_of(CUDA_GEMM, workload, FEW, **chosen)
     kernel = simplify_kernel(CUDA_GEMM.lower(workload, FEW, schedule))
