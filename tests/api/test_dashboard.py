@@ -59,6 +59,7 @@ def test_a_problem_is_shown_as_a_page(browser: Browser, address: str) -> None:
 def test_the_figures_of_a_job_stand_with_their_units(browser: Browser, address: str) -> None:
     with watched(browser, address) as seen:
         seen.page.goto("/jobs/small")
+        expect(seen.page.locator("link[rel=icon]")).to_have_attribute("href", "/static/mark.svg")
         tiles = seen.page.locator(".tile")
         for number, pattern in enumerate(
             (r"[\d.]+ ms", r"[\d.]+ GFLOP/s", r"[\d.]+ ×", r"[\d.]+ %", "60", r"[\d.]+ s")
