@@ -5,7 +5,7 @@ from functools import lru_cache
 from math import prod
 
 from ...ir.buffer import Buffer, Layout
-from ...ir.expr import Expr, Load, Var
+from ...ir.expr import Binary, BinaryOp, Expr, Load, Var
 from ...ir.linear_form import LinearForm, affine_form, flat_form
 from ...ir.rewrite import free_variables
 from ...te.workload import Axis
@@ -53,6 +53,25 @@ def _joined(
     if len(atoms) > 2 or not is_remainder or extent % shape[-1] or elements % extent:
         return ()
     return ((elements // extent, outer), (extent, inner))
+
+
+def merged_digits(load: Load, axis: str) -> Load:
+    """``load`` on a tensor where two neighbouring dimensions are one, if they hold the quotient and the remainder of
+    ``x * extent`` plus an axis. The last ``x`` may have fewer than ``extent`` of them."""
+    tensor, indices = load.buffer, load.indices
+    at = next((n for n, i in enumerate(indices[:-1]) if axis in free_variables(i) & free_variables(indices[n + 1])), -1)
+    form = flat_form(indices[at : at + 2], (tensor.shape[at + 1], 1)) if at >= 0 else LinearForm({})
+    if form.constant or form.coefficient(axis) != 1 or len(form.terms) != 2:
+        return load
+    ((x, extent),) = (term for term in form.terms.items() if term[0] != Var(axis))
+    shape = (*tensor.shape[:at], prod(tensor.shape[at : at + 2]), *tensor.shape[at + 2 :])
+    merged = Buffer(tensor.name, shape, tensor.dtype, tensor.scope)
+    return Load(merged, (*indices[:at], x * extent + Var(axis), *indices[at + 2 :]))
+
+
+def is_along(i: Expr, axis: str) -> bool:
+    """Return whether an index goes along an axis of a tile, from where other axes say."""
+    return i == Var(axis) or (isinstance(i, Binary) and i.op is BinaryOp.ADD and i.b == Var(axis))
 
 
 @lru_cache(maxsize=64)  # constraints, sizes and the prior ask for the same operands again and again

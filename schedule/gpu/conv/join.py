@@ -17,16 +17,12 @@ from dataclasses import replace
 from ....ir.expr import Expr, Load, Var
 from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS, SWIZZLE_LINES
 from ....ir.rewrite import substitute
-from ...problems.gemm import Gemm, Operand
-from ..gemm.k_atoms import b_along_k
+from ...problems.gemm import Gemm, Operand, Result
+from ..gemm.k_atoms import b_along_k, is_grouped
 from ..gemm.mainloop import can_use_wgmma
 from ..gemm.mma_atom import wgmma_atom
 from ..gemm.sizes import MMA_N
-
-
-def is_grouped(gemm: Gemm) -> bool:
-    """Return whether the first axis of the batch is that of the groups of a convolution."""
-    return gemm.window is not None and gemm.a.load is not None and gemm.a.load.buffer.shape[-1] != gemm.window.channels
+from ..tma_view import merged_digits
 
 
 def joinable_groups(gemm: Gemm) -> int:
@@ -37,7 +33,7 @@ def joinable_groups(gemm: Gemm) -> int:
     if window is None or not is_grouped(gemm):
         return 1
     count, rest = divmod(atom.line, window.channels)
-    if rest or window.channels % atom.k or gemm.batch[0].extent % count or count * filters not in MMA_N:
+    if rest or window.channels % atom.k or gemm.batch[0].extent < count or count * filters not in MMA_N:
         return 1
     begins = filters % SWIZZLE_128B_ELEMENTS == 0 or (filters % 16 == 0 and SWIZZLE_128B_ELEMENTS % filters == 0)
     if b_along_k(gemm):
@@ -46,20 +42,27 @@ def joinable_groups(gemm: Gemm) -> int:
 
 
 def join_groups(gemm: Gemm, count: int) -> Gemm:
-    """Return the product with ``count`` groups in the place of each: ``n`` goes through the filters of all of them."""
+    """Return the product with ``count`` groups in the place of each: ``n`` goes through the filters of all of them. The
+    last ones may be fewer: there are no results of others, and TMA brings zeros for them."""
     window, group = gemm.window, gemm.batch[0]
     assert window is not None and gemm.a.load is not None and gemm.b.load is not None
     joined = Var(group.name)
-    at: Mapping[str, Expr] = {
-        group.name: joined * count + Var("n") // gemm.n.extent,
-        "n": Var("n") % gemm.n.extent,
-    }
+    number = joined * count + Var("n") // gemm.n.extent
+    at: Mapping[str, Expr] = {group.name: number, "n": Var("n") % gemm.n.extent}
+    exists = (number < group.extent,) if group.extent % count else ()
     wider = replace(window, channels=count * window.channels, joined_groups=count)
     image = Load(gemm.a.load.buffer, (*gemm.a.load.indices[:-1], joined * wider.channels + Var("k")))
+
     filters = substitute(gemm.b.load, at)
     assert isinstance(filters, Load)
+    filters = merged_digits(filters, "n") if exists else filters
     results = tuple(
-        replace(r, indices=tuple(substitute(i, at) for i in r.indices), value=substitute(r.value, at))
+        Result(
+            r.tensor,
+            tuple(substitute(i, at) for i in r.indices),
+            substitute(r.value, at),
+            (*(substitute(i, at) for i in r.inside), *exists),
+        )
         for r in gemm.results
     )
     return replace(
@@ -67,7 +70,7 @@ def join_groups(gemm: Gemm, count: int) -> Gemm:
         a=Operand(image, image, 0, 1),
         b=Operand(filters, filters, 0, 0),
         n=replace(gemm.n, extent=count * gemm.n.extent),
-        batch=(replace(group, extent=group.extent // count), *gemm.batch[1:]),
+        batch=(replace(group, extent=-(-group.extent // count)), *gemm.batch[1:]),
         results=results,
         window=wider,
     )

@@ -299,7 +299,9 @@ def _widen(given: Gemm, w: FreshNameWriter, product: Gemm) -> tuple[Gemm, tuple[
     widening = widening_of(given, w.fresh("widened_filters"))
     assert widening is not None
     widening.write(w)
-    return replace(product, b=_on(product.b, widening.filters)), (widening.filters,)
+    assert product.b.load is not None
+    seen = replace(product.b.load.buffer, name=widening.filters.name)
+    return replace(product, b=_on(product.b, seen)), (widening.filters,)
 
 
 def _on(operand: Operand, tensor: Buffer) -> Operand:

@@ -4,8 +4,8 @@ Several groups become one. A first launch copies their filters to the diagonal b
 them. Images stay as they are. Most of what is multiplied then is zero, but what takes time is to load the images. (An
 infinity in a channel of another group becomes NaN, since it is multiplied with zero.)
 
-    26 groups of 8      13 groups of 16         6 groups of 24      3 groups of 48
-    13 groups of 8      one of 104              3 groups of 16      one of 48: a row of 128 bytes holds them all
+    32 groups of 8      16 of 16, which are joined      18 groups of 16     6 of 48: three quarters of a row
+    26 groups of 8      13 of 16, which are joined      3 groups of 16      one of 48: a row holds them all
 """
 
 from dataclasses import dataclass, replace
@@ -21,9 +21,12 @@ from ...problems.gemm import Gemm, Operand
 from ...problems.image_window import TAP
 from ...tile.delinearize import delinearize
 from ...tile.names import FreshNameWriter
+from ..gemm.k_atoms import is_grouped
 from ..gemm.mma_atom import find_atom
-from .join import is_grouped, join_groups
+from .join import join_groups
 
+CHANNELS_PER_LOAD = 128
+"""A channel is multiplied with so many others of its group while it is loaded, about."""
 MOST_CHANNELS = 256
 """A widened group has so many channels at most: beyond that, zeros take longer to multiply than images to load."""
 THREADS = 256
@@ -85,9 +88,18 @@ def widening_of(gemm: Gemm, name: str = "widened_filters") -> Widening | None:
 
 
 def _widened(groups: int, channels: int, atom: WgmmaAtom) -> int:
-    """Return how many groups become one: all that do not fill a row of 128 bytes together, else as few as have whole
-    steps of a wgmma, and whole rows if they have more than one, else all."""
+    """Return how many groups become one: all that do not fill a row of 128 bytes together, else as many as take the
+    least time of those that have whole steps of a wgmma, or all."""
     if groups * channels < atom.line:
         return groups
-    wide = [n for n in range(1, groups) if groups % n == 0]
-    return next((n for n in wide if n * channels % (atom.k if n * channels < atom.line else atom.line) == 0), groups)
+    wide = [n for n in range(1, groups + 1) if groups % n == 0]
+    fit = [n for n in wide if n * channels % atom.k == 0 or n == groups]
+    return min(fit, key=lambda n: _cost(groups // n, n * channels, atom.line))
+
+
+def _cost(groups: int, channels: int, line: int) -> float:
+    """Return how long it takes to load and multiply a channel, compared to loading it from a whole row of 128 bytes.
+    Groups that fill a row together can be joined."""
+    joined = line // channels if line % channels == 0 and groups * channels >= line else 1
+    rows = -(-groups // joined) * -(-joined * channels // line)
+    return rows * line / (groups * channels) + channels / CHANNELS_PER_LOAD

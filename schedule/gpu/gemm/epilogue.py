@@ -52,6 +52,7 @@ from ...tile.contiguous import contiguous_vector
 from ...tile.stage_body import vector_at
 from ..split_k import partial_at
 from .grouped import ROW_END
+from .k_atoms import joined_groups
 from .mainloop import WarpRoles
 from .operand_stages import OperandStages
 from .result_box import VECTOR_BYTES, ResultBox, can_store_by_tma, line_box, reads_sources, result_box
@@ -366,6 +367,8 @@ class Epilogue:
             m, n = minimum(m, gemm.m_end - 1), minimum(n, index(gemm.n.extent - 2))
             inside = () if gemm.window is None else gemm.window.inside(m)
             m = Select(logical_and(*inside), m, index(0)) if inside else m  # of a patch beyond the last pixel
+            exists = _existing(subtile.result, {**at, "m": m, "n": n}) if joined_groups(gemm) > 1 else None
+            n = n if exists is None else Select(exists, n, index(0))  # of a group beyond the last one
         return {**at, "m": m, "n": n}
 
     def _store_subtile(
@@ -499,10 +502,8 @@ class Epilogue:
             with w.when(*self._rows_inside(at, m)), w.unrolled("vector", vectors) as vector:
                 column = (vector * WARP_LANES + self.lane) * width
                 n = at["n"] + column
-                inside = [n < gemm.n.extent]
-                inside += [column < columns] if columns % (WARP_LANES * width) else []
-                inside += [vector_at(i, {**at, "m": m, "n": n}, "n", 1) for i in result.inside]
-                with w.when(*inside):
+                there = column < columns if columns % (WARP_LANES * width) else None
+                with w.when(n < gemm.n.extent, there, _existing(result, {**at, "m": m, "n": n})):
                     source = (self.warpgroup, index(0), staged_row)
                     if width > 1:
                         value = Load(staged, (*(Broadcast(i, width) for i in source), Ramp(column, 1, width)))
@@ -520,9 +521,8 @@ class Epilogue:
             vector = number * WARP_LANES + self.lane
             row, column = self.warp_in_group * WARP_ROWS + vector % of_column * width, vector // of_column
             m, n = at["m"] + row, at["n"] + column
-            inside = [*self._rows_inside(at, m), n < gemm.n.extent]
-            inside += [column < columns] if columns * of_column % WARP_LANES else []
-            with w.when(*inside):
+            there = column < columns if columns * of_column % WARP_LANES else None
+            with w.when(*self._rows_inside(at, m), n < gemm.n.extent, there):
                 source = (Broadcast(i, width) for i in (self.warpgroup, index(0), column))
                 value = Load(staged, (*source, Ramp(row, 1, width)))
                 *outer, last = (vector_at(i, {**at, "m": m, "n": n}, "n", 1) for i in result.indices)
@@ -538,9 +538,8 @@ class Epilogue:
             vector = number * WARP_LANES + self.lane
             row, column = self.warp_in_group * WARP_ROWS + vector // of_row, vector % of_row * width
             m, n = at["m"] + row, at["n"] + column
-            inside = [*self._rows_inside(at, m), n < gemm.n.extent]
-            inside += [vector < WARP_ROWS * of_row] if WARP_ROWS * of_row % WARP_LANES else []
-            with w.when(*inside):
+            there = vector < WARP_ROWS * of_row if WARP_ROWS * of_row % WARP_LANES else None
+            with w.when(*self._rows_inside(at, m), n < gemm.n.extent, there):
                 source = (Broadcast(i, width) for i in (self.warpgroup, index(stage), row))
                 value = Load(staged, (*source, Ramp(column, 1, width)))
                 indices = [vector_at(i, {**at, "m": m, "n": n}, "n", width) for i in result.indices]

@@ -75,7 +75,7 @@ def last_multiplied_k(gemm: Gemm) -> int:
     if gemm.window is None and (atoms > MOST_ROW_ATOMS or pair_count(gemm) > 1 or promoted_k_atoms(gemm) > 0):
         return multiplied_k(gemm)
     last = -(-(_row_places(gemm) - (atoms - 1) * atom.line) // atom.k) * atom.k
-    return multiplied_k(gemm) if b_along_k(gemm) and 2 * last > atom.line else last
+    return multiplied_k(gemm) if b_along_k(gemm) and 2 * last > atom.line and not is_grouped(gemm) else last
 
 
 def lines_of_b(gemm: Gemm, ctas: Whole) -> Whole:
@@ -94,6 +94,11 @@ def ends_row(gemm: Gemm, place: Mapping[str, Expr]) -> Expr:
 def mean_multiplied_k(gemm: Gemm) -> float:
     """Return how many places of an atom are multiplied in the mean."""
     return multiplied_k(gemm) + (last_multiplied_k(gemm) - multiplied_k(gemm)) / _row_atoms(gemm)
+
+
+def is_grouped(gemm: Gemm) -> bool:
+    """Return whether the first axis of the batch is that of the groups of a convolution."""
+    return gemm.window is not None and gemm.a.load is not None and gemm.a.load.buffer.shape[-1] != gemm.window.channels
 
 
 def joined_groups(gemm: Gemm) -> int:
@@ -174,9 +179,8 @@ def _row_atoms(gemm: Gemm) -> int:
 
 
 def can_load_im2col(load: Load, window: ImageWindow, atom: WgmmaAtom) -> bool:
-    """Return whether there is an im2col tensor map for these images, and groups share no atom that is multiplied
-    whole."""
-    sides, rest = len(window.taps), window.channels % atom.line
+    """Return whether there is an im2col tensor map for these images, and groups end where a wgmma does."""
+    sides = len(window.taps)
     extents, grouped = load.buffer.shape[1:-1], load.buffer.shape[-1] != window.channels
     corners = (*window.lower, *Im2col(window.lower, window.positions, window.strides).upper(extents))
     reach = [(taps - 1) * dilation for taps, dilation in zip(window.taps, window.dilations, strict=True)]
@@ -184,5 +188,5 @@ def can_load_im2col(load: Load, window: ImageWindow, atom: WgmmaAtom) -> bool:
         all(corner in corner_range(sides) for corner in corners)
         and max(reach) + window.most_shifted <= largest_offset(sides)
         and max(window.strides) <= MAX_ELEMENT_STRIDE
-        and (not grouped or rest == 0 or (window.channels < atom.line and rest % atom.k == 0))
+        and (not grouped or window.channels % atom.k == 0)
     )

@@ -33,7 +33,7 @@ from ....ir.verifier.wgmma import MAX_PENDING
 from ....te.functions import equal, negated
 from ...problems.gemm import Gemm
 from ...tile.names import FreshNameWriter
-from ..tma_view import operand_view
+from ..tma_view import is_along, operand_view
 from .block_scales import allocate_scale_stages
 from .k_atoms import can_load_im2col, ends_row, halo_taps, joined_groups, last_multiplied_k, multiplied_k
 from .k_iterations import KIterations
@@ -458,8 +458,10 @@ def _can_load(gemm: Gemm, load: Load, axis: str) -> bool:
     places = zip(load.indices, load.buffer.shape, strict=True)
     if gemm.window is None and any(extents.get(i, 0) > n for i, n in places):
         return False
-    if not 2 <= len(load.buffer.shape) <= 5 or load.indices[-1] not in (Var("k"), Var(axis)):
+    plain = [
+        i for i in load.indices if i == Var("k") or (is_along(i, axis) if joined_groups(gemm) > 1 else i == Var(axis))
+    ]
+    if not 2 <= len(load.buffer.shape) <= 5 or load.indices[-1] not in plain:
         return False
-    plain = [i for i in load.indices if i in (Var("k"), Var(axis))]
     others = [i for i in load.indices if free_variables(i) & {"k", axis}]
     return len(plain) == len(others) == 2 and len(set(plain)) == 2

@@ -24,7 +24,7 @@ from ....te.functions import equal
 from ...problems.gemm import Gemm
 from ...problems.image_window import TAP, ImageWindow
 from ...problems.weight_gradient import column_of
-from ..tma_view import ending_at, moved_dimensions, operand_view
+from ..tma_view import ending_at, is_along, moved_dimensions, operand_view
 from .k_atoms import joined_groups, lines_of_b, row_depth
 from .mma_atom import wgmma_atom
 
@@ -315,5 +315,5 @@ def _patch_box(
 
 def _box(load: Load, at: Mapping[str, Expr], extents: Mapping[str, int], target: tuple[Expr, ...]) -> TmaBox:
     """Return the elements that ``load`` reads from ``at`` on, as many as ``extents`` says along each axis."""
-    sizes = tuple(next((n for axis, n in extents.items() if i == Var(axis)), 1) for i in load.indices)
+    sizes = tuple(next((n for axis, n in extents.items() if is_along(i, axis)), 1) for i in load.indices)
     return TmaBox(load.buffer, tuple(substitute(i, at) for i in load.indices), sizes, target)

@@ -12,7 +12,8 @@ from ....ir.expr import Expr, Load, Var
 from ....ir.gpu.wgmma import LINE_BYTES, WGMMA_M
 from ....ir.rewrite import free_variables, loads_of
 from ...problems.gemm import Gemm, Result
-from ..tma_view import in_slices, moved_dimensions, tma_view
+from ..tma_view import in_slices, is_along, merged_digits, moved_dimensions, tma_view
+from .k_atoms import joined_groups
 
 VECTOR_BYTES = 16
 """Bytes of the widest access of a thread."""
@@ -47,6 +48,7 @@ def result_box(gemm: Gemm, result: Result) -> ResultBox | None:
     """Return how TMA stores ``result``; None where it cannot. It stores floats of 16 bits and what has 32, ``m`` before
     ``n``, in rows at multiples of 16 bytes. Floats of 16 bits may have ``n`` before ``m``."""
     given = Load(result.tensor, result.indices)
+    given = merged_digits(given, "n") if joined_groups(gemm) > 1 and result.inside else given
     patch = () if gemm.window is None else gemm.window.patch
     outer, inner = ("n", "m") if gemm.along_m and gemm.window is None else ("m", "n")
     if gemm.window is not None and patch:
@@ -64,7 +66,9 @@ def result_box(gemm: Gemm, result: Result) -> ResultBox | None:
     if not staged or not 2 <= len(tensor.shape) <= 5:
         return None
     along = [i for i in indices if outer in free_variables(i)]
-    if along != [i for i in places if i in indices and outer in free_variables(i)] or indices[-1] != Var(inner):
+    if along != [i for i in places if i in indices and outer in free_variables(i)]:
+        return None
+    if indices[-1] != Var(inner) and not (joined_groups(gemm) > 1 and is_along(indices[-1], inner)):
         return None
     if any(inner in free_variables(i) for i in indices[:-1]) or not along:
         return None

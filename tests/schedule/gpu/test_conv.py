@@ -280,7 +280,9 @@ def test_what_it_takes_and_what_it_leaves_to_others() -> None:
         conv2d(layout="NCHW"),
         conv2d(dtype="float32"),
         conv2d(groups=64, channels=64, filters=64),
-        conv2d(groups=32, channels=2560, filters=64),  # 80 channels a group: the last atom would hold those of the next
+        conv2d(
+            groups=32, channels=2304, filters=64
+        ),  # 72 channels a group: the last wgmma would take those of the next
         conv2d(stride=9),
         conv2d(kernel_h=2, kernel_w=1, dilation=255, padding=127),
         conv2d(padding=129),
@@ -334,7 +336,7 @@ JOINED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         ({"groups": 16, "channels": 48, "filters": 64, "stride": 2}, 16),  # of 3
         ({"groups": 6, "channels": 144, "filters": 144}, 2),  # of 24
         ({"groups": 13, "channels": 104, "filters": 104, "bias": True}, 13),  # of 8, an odd number of them
-        ({"groups": 2, "channels": 160, "filters": 64}, 2),  # of 80, whose second row is not full
+        ({"groups": 6, "channels": 432, "filters": 96}, 2),  # of 72, which are no whole steps of a wgmma
     ],
 )
 def test_groups_without_whole_rows_are_widened(parameters: dict[str, Any], widened: int) -> None:
@@ -358,6 +360,37 @@ def test_groups_of_few_channels_are_joined(case: str) -> None:
     assert set(multiplied) == {(filters, 64 // count)} and len(multiplied) % count == 0
     assert [launch.name for launch in kernel.launches[:-1]] == ["widen"] * (widened > 1)
     check(workload, target, schedule)
+
+
+RAGGED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "of 16 channels": (
+        {"groups": 6, "channels": 96, "filters": 96, "bias": True, "residual": True, "activation": "relu"},
+        {"pixels": "halo_2x4x8"},
+    ),
+    "of 8 channels": ({"groups": 10, "channels": 80, "filters": 80, "bias": True}, {"widened_groups": 2}),
+    "of 32 channels": ({"groups": 3, "channels": 96, "filters": 96, "stride": 2}, {"split_k": 2}),
+    "filters first": ({"groups": 6, "channels": 96, "filters": 96, "filters_first": True}, {"cluster_m": 2}),
+    "from registers": ({"groups": 7, "channels": 112, "filters": 112, "residual": True}, {"epilogue_stages": 0}),
+    "ping_pong": ({"groups": 5, "channels": 80, "filters": 80, "height": 7}, {"ping_pong": 1, "epilogue_stages": 1}),
+}
+
+
+@pytest.mark.parametrize("case", RAGGED)
+def test_the_last_joined_groups_may_be_fewer(case: str) -> None:
+    parameters, knobs = RAGGED[case]
+    workload, target = conv2d(**parameters), FEW if case == "ping_pong" else H200
+    rows = {"of 32 channels": 2}.get(case, 4)
+    schedule = legal_schedule_of(SKETCH, workload, target, joined_groups=rows, **knobs)
+    check(workload, target, schedule)
+
+
+def test_groups_of_several_rows_end_within_one() -> None:
+    """Of the last row, a wgmma takes the channels of the group alone."""
+    workload = conv2d(groups=2, channels=160, filters=64)
+    schedule = legal_schedule_of(SKETCH, workload, pixels="im2col")
+    multiplied = walk_statements(SKETCH.lower(workload, H200, schedule).body)
+    assert {s.k for s in multiplied if isinstance(s, WarpgroupMma)} == {64, 16}
+    check(workload, H200, schedule)
 
 
 ROWS: dict[str, tuple[Workload, int, dict[str, Any]]] = {

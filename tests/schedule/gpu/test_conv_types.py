@@ -125,8 +125,8 @@ def test_what_it_takes_and_what_it_leaves_to_others() -> None:
     assert not taken(conv2d(dtype="float32"))  # nobody lets it round
     assert not taken(conv2d(**TF32, layout="NCHW"))
     assert taken(conv2d(**TF32, groups=2, channels=80))  # as one group
-    # The last row would hold channels of the next group, and eight groups are too many to be one.
-    assert not taken(conv2d(**TF32, groups=32, channels=32 * 36, filters=64))
+    # The last row would hold channels of the next group, and 31 groups are too many to be one.
+    assert not taken(conv2d(**TF32, groups=31, channels=31 * 36, filters=62))
     depthwise = conv2d(**TF32, groups=64, filters=64)
     assert [s.name for s in sketches_for(depthwise, H200)] == ["cuda_window"]
     point = conv2d(**TF32, kernel_h=1, kernel_w=1, padding=0, batch=32, filters_first=True)
