@@ -16,7 +16,7 @@ SWIZZLE_128B = Swizzle(3, 3, 3)
 """How those lines must be swizzled: chunks of 16 bytes, permuted within every 8 lines. (It counts elements of 16 bits;
 ``tma_swizzle`` is the same for other elements.)"""
 SWIZZLE_LINES = 8
-"""An operand begins at a multiple of so many lines, the period of the swizzle."""
+"""The period of the swizzle. What TMA loads begins at a multiple of so many lines, and so do most operands."""
 LINE_BYTES, STEP_BYTES = 128, 32
 """How many bytes a line of an operand has, and how many of them one instruction takes."""
 
@@ -84,7 +84,8 @@ class WarpgroupMma(Operation):
     ``tma_swizzle`` says.
 
     - An operand is usually K-major: the elements of a row are contiguous. A row lies within a line, where it begins at
-      a multiple of ``STEP_BYTES``; the next row lies in the next line. The first line has a number that 8 divides.
+      a multiple of ``STEP_BYTES``; the next row lies in the next line. The first line of ``b`` has a number that 8
+      divides, that of ``a`` any number, since it is addresses that are swizzled (an H200 reads it so).
     - With ``a_transposed`` or ``b_transposed`` the operand, of 16-bit floats, is M-major or N-major. It lies as ``k``
       lines, one for each index of k, of 64 contiguous rows m or n; the next 64 rows lie one further along the third
       last dimension of the buffer. The first line has a number that 8 divides. The first row begins it, or lies at a

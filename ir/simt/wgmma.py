@@ -129,7 +129,8 @@ def warpgroup_mma(stmt: WarpgroupMma, context: LaunchContext) -> LaunchAction:
 def _operand_a(stmt: WarpgroupMma, context: LaunchContext) -> Callable[[LaunchState, Array], _OperandA]:
     """Return a closure that gives operand ``a`` of the warpgroups with some first threads."""
     if stmt.a.scope is not MemoryScope.REGISTER:
-        shared = matrix_operand(stmt.a, stmt.a_indices, (stmt.valid_rows, WGMMA_M), stmt.k, stmt.a_transposed, context)
+        sides, any_line = (stmt.valid_rows, WGMMA_M), not stmt.a_transposed
+        shared = matrix_operand(stmt.a, stmt.a_indices, sides, stmt.k, stmt.a_transposed, context, any_line=any_line)
 
         def from_shared(state: LaunchState, leaders: Array) -> _OperandA:
             operand = shared(state, leaders)
@@ -213,10 +214,12 @@ def matrix_operand(
     threads: int = WARPGROUP_THREADS,
     instruction: str = "wgmma",
     leading_lines: int | None = None,
+    any_line: bool = False,
 ) -> Callable[[LaunchState, Array], WgmmaOperand]:
     """Return a closure that gives the operand of the groups of ``threads`` threads with some first threads, row by row:
     warpgroups that reach a wgmma, or single threads that issue another ``instruction``. ``rows`` are how many rows
-    count, and how many must be there. ``leading_lines``: as ``b_leading_lines`` of a WarpgroupMma."""
+    count, and how many must be there. ``leading_lines``: as ``b_leading_lines`` of a WarpgroupMma. ``any_line``:
+    whether the first line may have a number that 8 does not divide."""
     memory = context.shared[buffer.name]
     assert isinstance(memory, SharedMemory)
     address = shared_flat(indices, memory, context, value_closure)
@@ -233,20 +236,22 @@ def matrix_operand(
     steps = steps[: rows[1] if isinstance(rows[0], Expr) else rows[0]].ravel()
     mask = (1 << swizzle.bits) - 1
 
-    @cache
-    def swizzled(in_line: int) -> Array:
-        """Return the offsets of the elements from the beginning of a period, where the first lies at ``in_line``."""
-        linear = in_line + steps
+    def swizzle_of(linear: Array) -> Array:
         found: Array = linear ^ (((linear >> (swizzle.base + swizzle.shift)) & mask) << swizzle.base)
         return found
+
+    @cache
+    def swizzled(in_period: int) -> Array:
+        """Return the offsets of the elements from the beginning of a period, where the first lies at ``in_period``."""
+        return swizzle_of(in_period + steps)
 
     def operand(state: LaunchState, leaders: Array) -> WgmmaOperand:
         begin = np.broadcast_to(address(state), (state.threads,))[leaders[:, None] + np.arange(threads)]
         first = begin[:, 0]
-        offset = first % memory.span
-        in_line = offset % line
+        offset = swizzle_of(first % memory.span)  # where it lies before the swizzle, which is its own inverse
+        in_line, in_period = offset % line, offset % period
         wrong = (begin != first[:, None]).any(axis=1) | (offset % (STEP_BYTES // buffer.dtype.bytes) != 0)
-        wrong |= offset % period >= line
+        wrong |= (in_period >= line) & (not any_line)
         wrong |= (in_line != 0) & (in_line + (rows[1] if transposed else k) > line)
         wrong |= offset + end >= memory.span
         if wrong.any():
@@ -254,7 +259,8 @@ def matrix_operand(
             what = f"an operand of a {instruction} at {memory.name(int(first[at]))}, offset {int(offset[at])}"
             what = f"{what}: not aligned, not the same in its threads, or too near the end"
             raise context.fault(what, state, int(leaders[at]))
-        flat = (first - in_line)[:, None] + np.stack([swizzled(at) for at in in_line.tolist()])
+        begin_of_period = first - first % memory.span + offset - in_period
+        flat = begin_of_period[:, None] + np.stack([swizzled(at) for at in in_period.tolist()])
         read, who = flat.ravel(), np.repeat(leaders, flat.shape[1])
         counts = None
         if count_of is not None:

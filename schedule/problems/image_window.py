@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from ...ir.expr import Expr
+from ...ir.gpu.wgmma import SWIZZLE_LINES
 from ..tile.delinearize import delinearize
 
 TAP = "tap"
@@ -92,9 +93,14 @@ class ImageWindow:
         return 0 if self.halo is None else prod(self.patch) // self.patch[self.halo + 1] * self.dilations[self.halo]
 
     @property
-    def patch_lines(self) -> int:
+    def patch_pixels(self) -> int:
         """How many pixels are loaded for a patch, those of its halo included."""
         return prod(self.patch) + (self.halo_taps - 1) * self.tap_lines
+
+    @property
+    def patch_lines(self) -> int:
+        """How many lines further the next patch begins: a multiple of the period of the swizzle."""
+        return -(-self.patch_pixels // SWIZZLE_LINES) * SWIZZLE_LINES
 
     def inside(self, m: Expr) -> tuple[Expr, ...]:
         """Return the conditions on which row ``m`` is a pixel, where patches go beyond the last one."""
@@ -158,7 +164,7 @@ class ImageWindow:
             for n, taps in enumerate(self.taps[:dimensions])
             if taps > 1
         ]
-        fit = [w for w in found if w.tap_lines % unit == 0 and w.patch_lines < w.halo_taps * pixels]
+        fit = [w for w in found if w.tap_lines % unit == 0 and w.patch_pixels < w.halo_taps * pixels]
         return min(fit, key=lambda w: w.patch_lines / w.halo_taps * (w.rows / self.rows), default=None)
 
 

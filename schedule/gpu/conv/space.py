@@ -47,6 +47,7 @@ from .fold import folding_of
 from .join import join_groups, joinable_groups
 from .row_padding import RowPadding, row_padding_of
 from .row_taps import join_row_taps
+from .space_to_depth import SpaceToDepth, space_to_depth_of
 from .widen import widening_of
 
 VERSION = 2
@@ -63,6 +64,8 @@ ROW_TAPS = "row_taps"
 """The knob that says how many places in a row of pixels a window sees at once."""
 HALO = "halo"
 """How values of the knob ``pixels`` begin that are patches with a halo."""
+SPACE_TO_DEPTH = "space_to_depth"
+"""The knob that says how many pixels in a row are one, where windows move by so many."""
 WIDENED = "widened_groups"
 """This knob is no choice. It says in the schedule why there is a launch before the product."""
 OVERLAPPED = "overlapped"
@@ -79,12 +82,14 @@ MOST_PATCHES = 2
 class ConvPlan(GemmPlan):
     """One convolution on one target. ``patched``: the same product for each kind of patch, by its name. ``given``: the
     product of the workload, where ``gemm`` is a product on folded images or of widened groups. ``row_taps``: how many
-    places in a row ``gemm`` has joined to one. ``padding``: how rows of images are padded for that, if so."""
+    places in a row ``gemm`` has joined to one. ``padding``: how rows of images are padded for that, if so.
+    ``space_to_depth``: how windows see wide pixels in ``gemm``, where they do."""
 
     patched: Mapping[str, Gemm]
     given: Gemm | None = None
     row_taps: int = 1
     padding: RowPadding | None = None
+    space_to_depth: SpaceToDepth | None = None
 
     @property
     def pixels(self) -> tuple[str, ...]:
@@ -99,11 +104,23 @@ class ConvPlan(GemmPlan):
     def joined_groups(self) -> int:
         return joined_groups(self.gemm)
 
+    @property
+    def wide_pixels(self) -> int:
+        """How many pixels in a row are one."""
+        return 1 if self.space_to_depth is None else self.space_to_depth.stride
+
+    @property
+    def product_knobs(self) -> Mapping[str, KnobValue]:
+        """The values of the knobs that say which product it is."""
+        return {JOINED: self.joined_groups, ROW_TAPS: self.row_taps, SPACE_TO_DEPTH: self.wide_pixels}
+
     def has(self, columns: Columns) -> Bools:
         """Return which settings are of this plan, bool[n]."""
         loaded = [columns.flags(PIXELS, value) for value in self.pixels]
         rows: Bools = np.any(loaded, axis=0)
-        return rows & columns.flags(JOINED, self.joined_groups) & columns.flags(ROW_TAPS, self.row_taps)
+        for name, value in self.product_knobs.items():
+            rows &= columns.flags(name, value)
+        return rows
 
     @property
     def knobs(self) -> tuple[Knob, ...]:
@@ -160,6 +177,8 @@ class ConvPlan(GemmPlan):
             seconds = np.where(columns.flags(PIXELS, IM2COL), seconds, in_patches)
         if self.padding is not None:
             return seconds + _copied_seconds(self.padding.images, known)
+        if self.space_to_depth is not None:
+            return seconds + known.launch_seconds
         if self.given is None:
             return seconds
         if widening_of(self.given) is not None:
@@ -177,6 +196,8 @@ class ConvPlan(GemmPlan):
         product, sizes = replace(gemm, window=window), self.sizes_of(setting)
         if self.padding is not None:
             return lower_gemm(product, KERNEL_NAME, sizes, partial(_pad_rows, self.padding))
+        if self.space_to_depth is not None:
+            return lower_gemm(product, KERNEL_NAME, sizes, partial(_write_wide_filters, self.space_to_depth))
         if self.given is None:
             return lower_gemm(product, KERNEL_NAME, sizes)
         if WIDENED in setting:
@@ -204,15 +225,14 @@ class ConvPlans(Plan):
         groups = "how many groups are joined, whose channels fill rows of 128 bytes in shared memory"
         taps = "how many places in a row of pixels a window sees at once, whose channels fill such rows"
         taps += ": rows of images are padded first" if any(plan.padding for plan in self.plans) else ""
-        found = (
-            Knob(JOINED, tuple(dict.fromkeys(plan.joined_groups for plan in self.plans)), groups),
-            Knob(ROW_TAPS, tuple(dict.fromkeys(plan.row_taps for plan in self.plans)), taps),
-        )
-        return tuple(knob for knob in found if len(knob.values) > 1)
+        wide = "how many pixels in a row are one with the channels of all, by which windows move one by one"
+        meanings = {JOINED: groups, ROW_TAPS: taps, SPACE_TO_DEPTH: f"{wide}: filters are written for that first"}
+        values = {name: tuple(dict.fromkeys(plan.product_knobs[name] for plan in self.plans)) for name in meanings}
+        return tuple(Knob(name, values[name], meanings[name]) for name in meanings if len(values[name]) > 1)
 
     @property
     def defaults(self) -> Mapping[str, KnobValue]:
-        return {JOINED: 1, ROW_TAPS: 1}
+        return {JOINED: 1, ROW_TAPS: 1, SPACE_TO_DEPTH: 1}
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
@@ -230,7 +250,7 @@ class ConvPlans(Plan):
             return rule
         names = (PIXELS, *(knob.name for knob in self._of_plans))
         values = f"{PIXELS} is {' or '.join(plan.pixels)}"
-        for name, value in ((JOINED, plan.joined_groups), (ROW_TAPS, plan.row_taps)):
+        for name, value in plan.product_knobs.items():
             values += f" and {name} is {value}" if name in names else ""
 
         def holds(columns: Columns) -> Bools:
@@ -265,8 +285,8 @@ class ConvPlans(Plan):
         return found
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
-        wanted = tuple(setting.get(name, value) for name, value in self.defaults.items())
-        (plan,) = (p for p in self.plans if setting[PIXELS] in p.pixels and wanted == (p.joined_groups, p.row_taps))
+        wanted = {name: setting.get(name, value) for name, value in self.defaults.items()}
+        (plan,) = (p for p in self.plans if setting[PIXELS] in p.pixels and wanted == p.product_knobs)
         # a knob with one value, which says why a launch stands in front, is not one of all plans
         return plan.lower({knob.name: setting.get(knob.name, knob.values[0]) for knob in plan.knobs})
 
@@ -287,6 +307,13 @@ def _pad_rows(padding: RowPadding, w: FreshNameWriter, product: Gemm) -> tuple[G
     replace(padding, images=images).write(w)
     seen = replace(product.a.load.buffer, name=images.name)
     return replace(product, a=_on(product.a, seen)), (images,)
+
+
+def _write_wide_filters(seen: SpaceToDepth, w: FreshNameWriter, product: Gemm) -> tuple[Gemm, tuple[Buffer, ...]]:
+    """Write the launch of the filters for wide pixels; ``product`` with them, and the workspace for them."""
+    filters = replace(seen.filters, name=w.fresh(seen.filters.name))
+    replace(seen, filters=filters).write(w)
+    return replace(product, b=_on(product.b, filters)), (filters,)
 
 
 def _copied_seconds(images: Buffer, peaks: GpuPeaks) -> float:
@@ -339,7 +366,8 @@ def _plan(workload: Workload, target: Target) -> ConvPlans | None:
     count = joinable_groups(product)
     joined = [_joined(plan, count) for plan in plans] if count > 1 else []
     in_rows = [_with_row_taps(plan) for plan in plans] if given is None else []
-    return ConvPlans((*plans, *joined, *(plan for plan in in_rows if plan is not None)))
+    wide = _on_wide_pixels(workload, plans[0]) if given is None else ()
+    return ConvPlans((*plans, *joined, *(plan for plan in in_rows if plan is not None), *wide))
 
 
 def _product(workload: Workload, patch: tuple[int, ...] = (), halo: int | None = None) -> Gemm | None:
@@ -369,12 +397,15 @@ def _implicit_gemm(workload: Workload, patch: tuple[int, ...] = (), halo: int | 
 def _patches(gemm: Gemm, *, ragged: bool = False) -> tuple[tuple[int, ...], ...]:
     """Return the patches of the rows of a wgmma, if windows move pixel by pixel. ``ragged``: whether they may go beyond
     the last pixel. Those of pixels that threads store by sectors always may."""
-    assert gemm.window is not None
-    if set(gemm.window.strides) != {1}:
-        return ()
+    window = gemm.window
+    assert window is not None
     if gemm.along_pixels:
-        return gemm.window.ragged_patches(WGMMA_M, RUN)
-    return gemm.window.ragged_patches(WGMMA_M, 1) if ragged else gemm.window.patches(WGMMA_M)
+        found = window.ragged_patches(WGMMA_M, RUN)
+    else:
+        found = window.ragged_patches(WGMMA_M, 1) if ragged else window.patches(WGMMA_M)
+    strides = [(n, stride) for n, stride in enumerate(window.strides, 1) if stride > 1]
+    apart = len(strides) == len(window.strides)
+    return () if apart else tuple(patch for patch in found if all(patch[n] == 1 for n, _ in strides))
 
 
 def _joined(plan: ConvPlan, count: int) -> ConvPlan:
@@ -415,19 +446,35 @@ def _patched(workload: Workload, gemm: Gemm) -> Mapping[str, Gemm]:
 
 def _with_halo(workload: Workload, gemm: Gemm) -> tuple[Gemm, ...]:
     """Return the products whose rows come in patches with a halo: in whole ones, and in those that may go beyond the
-    last pixel where fewer pixels are loaded so. There are none where a halo saves no loads, or TMA cannot store the
-    results."""
+    last pixel where fewer pixels are loaded so; where each tap begins to read at a whole period of the swizzle, and
+    anywhere. There are none where a halo saves no loads, or TMA cannot store the results."""
     assert gemm.window is not None
     # the dimension of the halo is the slowest one of a patch
     dimensions = len(gemm.window.taps) - gemm.along_pixels
     found = dict[str, Gemm]()
-    for patches in (_patches(gemm), _patches(gemm, ragged=True)):
-        window = gemm.window.with_halo(WGMMA_M, SWIZZLE_LINES, patches, dimensions)
-        product = None if window is None else _product(workload, window.patch, window.halo)
-        if product is not None and can_store_by_tma(product) == can_store_by_tma(gemm):
-            assert product.window is not None
-            found[_name(product.window)] = product
+    for unit in (SWIZZLE_LINES, 1):
+        for patches in (_patches(gemm), _patches(gemm, ragged=True)):
+            window = gemm.window.with_halo(WGMMA_M, unit, patches, dimensions)
+            product = None if window is None else _product(workload, window.patch, window.halo)
+            if product is not None and can_store_by_tma(product) == can_store_by_tma(gemm):
+                assert product.window is not None
+                found.setdefault(_name(product.window), product)
     return tuple(found.values())
+
+
+def _on_wide_pixels(workload: Workload, plan: ConvPlan) -> tuple[ConvPlan, ...]:
+    """Return the plans whose windows move by one wide pixel in a row. Patches have a halo, since more is multiplied."""
+    seen = space_to_depth_of(plan.gemm)
+    if seen is None:
+        return ()
+    product, found = seen.product(), dict[str, Gemm]()
+    for patches in (_patches(product), _patches(product, ragged=True)):
+        window = seen.window.with_halo(WGMMA_M, 1, patches, len(seen.window.taps) - product.along_pixels)
+        given = None if window is None else _product(workload, window.patch, window.halo)
+        patched = None if given is None else space_to_depth_of(given)
+        if patched is not None and can_store_by_tma(patched.gemm) == can_store_by_tma(product):
+            found[_name(patched.window)] = patched.product()
+    return tuple(replace(plan, gemm=gemm, patched={}, space_to_depth=seen) for gemm in found.values())
 
 
 def _name(window: ImageWindow) -> str:

@@ -133,6 +133,8 @@ class OperandStages:
 
     def arriving_bytes(self, at: Mapping[str, Expr]) -> int | Expr:
         """Return how many bytes of a stage arrive for the tile at ``at``."""
+        if self.window is not None and self.window.halo is not None:
+            return self.stage_bytes // self.window.patch_lines * self.window.patch_pixels
         if self.end is None:
             return self.stage_bytes
         rows = self.rows_inside(at[self.axis], self.extent)

@@ -313,8 +313,9 @@ def test_knobs_that_change_nothing_are_fixed() -> None:
     assert values(conv2d(channels=128), "taps_innermost") == {0, 1}
     assert values(conv2d(channels=128, kernel_h=1, kernel_w=1, padding=0, stride=2), "taps_innermost") == {0}
     assert values(conv2d(stride=2), "pixels") == {"im2col"}
+    assert values(conv2d(stride=2, channels=32, width=64), "space_to_depth") == {1, 2}
     assert values(conv2d(height=9, width=7), "pixels") == {"im2col", "halo_2x4x8"}
-    assert values(conv2d(), "pixels") == {"im2col", "1x4x16", "2x4x8", "halo_2x4x8"}
+    assert values(conv2d(), "pixels") == {"im2col", "1x4x16", "2x4x8", "halo_2x4x8", "halo_1x4x16"}
     with pytest.raises(IllegalSchedule, match="no whole patches of 64 rows"):
         knobs = dict(legal_schedule_of(SKETCH, conv2d(), cluster_n=2, atoms_m=1, consumer_warpgroups=1).knobs)
         SKETCH.lower(conv2d(), H200, Schedule.of(SKETCH.name, SKETCH.version, {**knobs, "pixels": "2x4x8"}))
@@ -416,6 +417,58 @@ def test_places_in_a_row_are_loaded_as_one(case: str) -> None:
     check(workload, H200, schedule)
 
 
+WIDE: dict[str, tuple[Workload, dict[str, Any]]] = {
+    "line": (
+        conv1d(channels=16, length=66, batch=2, kernel=5, padding=2, stride=2, bias=True),
+        {"pixels": "halo_1x64"},
+    ),
+    "halo": (
+        conv2d(channels=32, height=9, width=64, stride=2, residual=True, activation="relu"),
+        {"pixels": "halo_2x1x32"},
+    ),
+    "halo, odd rows": (conv2d(channels=24, height=5, width=62, stride=2, filters=20), {"pixels": "halo_2x1x32"}),
+    "even window": (
+        conv2d(channels=64, width=64, kernel_h=4, kernel_w=4, stride=2, dtype="bfloat16"),
+        {"pixels": "halo_2x1x32"},
+    ),
+    "four pixels": (
+        conv2d(channels=16, width=64, kernel_h=5, kernel_w=7, stride=4, padding=3, batch=3),
+        {"pixels": "halo_4x1x16"},
+    ),
+    "volume": (conv3d(channels=32, depth=3, height=3, width=64, padding=1, stride=2), {"pixels": "halo_2x1x1x32"}),
+    "TF32": (
+        conv2d(channels=16, width=64, stride=2, filters_first=True, dtype="float32", precision="tf32"),
+        {"pixels": "halo_2x1x32"},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WIDE)
+def test_windows_that_move_by_several_pixels_move_by_a_wide_one(case: str) -> None:
+    workload, knobs = WIDE[case]
+    stride = 4 if case == "four pixels" else 2
+    schedule = legal_schedule_of(SKETCH, workload, space_to_depth=stride, atoms_m=1, **knobs)
+    kernel = SKETCH.lower(workload, H200, schedule)
+    assert [launch.name for launch in kernel.launches][:2] == ["space_to_depth", "kernel"]
+    check(workload, H200, schedule)
+
+
+def test_taps_begin_to_read_at_any_line_of_a_patch() -> None:
+    """Windows move by two rows of pixels and by one pixel in a row, along which patches have a halo."""
+    workload = parse_workload(
+        "X: float16[2, 9, 32, 32]\nW: float16[3, 3, 32, 24]\n"
+        "P[n, i < 11, j < 34, c] = select(i >= 1 and i < 10 and j >= 1 and j < 33, X[n, i - 1, j - 1, c], 0.0f16)\n"
+        "S[n, y < 5, x < 32, o] = sum over c < 32, r < 3, s < 3 of "
+        "float32(P[n, y*2 + r, x + s, c]) * float32(W[r, s, c, o])\n"
+        "Y[n, y, x, o] = float16(S[n, y, x, o])"
+    )
+    schedule = legal_schedule_of(SKETCH, workload, pixels="halo_2x1x32", atoms_m=1)
+    multiplied = walk_statements(SKETCH.lower(workload, H200, schedule).body)
+    lines = {s.a_indices[2] for s in multiplied if isinstance(s, WarpgroupMma)}
+    assert len(lines) == 3
+    check(workload, H200, schedule)
+
+
 PADDED: dict[str, tuple[Workload, int, dict[str, Any]]] = {
     "line": (conv1d(channels=16, length=40, batch=2, kernel=5, padding=2, bias=True), 5, {"pixels": "im2col"}),
     "strided": (
@@ -445,7 +498,7 @@ def test_rows_are_padded_so_that_places_in_them_are_loaded_as_one(case: str) -> 
 
 def test_padding_is_worth_a_copy_where_channels_leave_rows_empty() -> None:
     workload = conv2d(
-        batch=8, channels=24, height=112, width=112, filters=80, kernel_h=5, kernel_w=5, padding=2, stride=2
+        batch=8, channels=24, height=112, width=111, filters=80, kernel_h=5, kernel_w=5, padding=2, stride=2
     )
     space = SKETCH.space(workload, H200)
     assert space.prior_seconds is not None
