@@ -355,13 +355,17 @@ class WgmmaMainloop(GemmMainloop[Buffer]):
         follows, place = k_iter > 0, k_iter if first is None else first + k_iter
         count = min(s.k_atoms * s.atoms_m * self.groups, MAX_PENDING)
         mmas = list(self._mmas(accumulators, at, fill, follows, range(s.atoms_m)))
-        with w.when(has_rows):
-            for ends, part in groupby(mmas[:count], lambda mma: self._ends_row(at, place, mma[0])):
+
+        def issue(some: Sequence[tuple[int, WarpgroupMma]]) -> None:
+            for ends, part in groupby(some, lambda mma: self._ends_row(at, place, mma[0])):
                 self._emit([mma for _, mma in part], ends)
+
+        with w.when(has_rows):
+            issue(mmas[:count])
             w.emit(WarpgroupMmaWait(count))
         with w.when(follows):
             self.release(fill - 1)
-        self._emit([mma for _, mma in mmas[count:]])  # of joined groups alone
+        issue(mmas[count:])  # beyond what may be pending: those of joined groups, or of many taps with a halo
 
     def _ends_row(self, at: Mapping[str, Expr], k_iter: Expr, k_atom: int) -> Expr | None:
         gemm, iterations = self.gemm, self.k_iterations

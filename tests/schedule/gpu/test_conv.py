@@ -453,6 +453,13 @@ def test_windows_that_move_by_several_pixels_move_by_a_wide_one(case: str) -> No
     check(workload, H200, schedule)
 
 
+def test_more_wgmma_than_may_be_pending_end_a_row_alike() -> None:
+    """Seven taps read from a patch, each by two wgmma, and the second row of channels is half full."""
+    workload = conv1d(batch=2, channels=96, length=200, filters=96, kernel=7, padding=27, dilation=9)
+    knobs = {"pixels": "halo_1x64", "atoms_m": 2, "consumer_warpgroups": 1, "mma_n": 48, "split_k": 1}
+    check(workload, FEW, legal_schedule_of(SKETCH, workload, FEW, **knobs))
+
+
 def test_taps_begin_to_read_at_any_line_of_a_patch() -> None:
     """Windows move by two rows of pixels and by one pixel in a row, along which patches have a halo."""
     workload = parse_workload(
