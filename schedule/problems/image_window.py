@@ -43,6 +43,7 @@ class ImageWindow:
     ``patch``: how many images and how many output pixels along each dimension a patch has; empty where rows come in the
     order of the pixels. The last patches may go beyond the last pixel.
     ``halo``: the number of the spatial dimension along which patches are loaded with a halo; None where there is none.
+    ``packs_filters``: whether filters are packed first, so that their rows lie along the channels.
     """
 
     images: int
@@ -58,6 +59,7 @@ class ImageWindow:
     patch: tuple[int, ...] = ()
     joined_groups: int = 1
     halo: int | None = None
+    packs_filters: bool = False
 
     @property
     def tap_count(self) -> int:

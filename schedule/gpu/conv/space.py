@@ -12,7 +12,7 @@ channels are folded by a first launch (``fold``), and so are rows with one chann
 pixels do not begin at multiples of 16 bytes, are repacked by one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -21,7 +21,7 @@ import numpy as np
 from ....core.schedule import KnobValue
 from ....core.target import Target
 from ....ir.buffer import Buffer
-from ....ir.gpu.wgmma import SWIZZLE_LINES, WGMMA_M
+from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS, SWIZZLE_LINES, WGMMA_M
 from ....ir.stmt import Kernel
 from ....te.workload import Workload
 from ...loop_nest.nest import KERNEL_NAME
@@ -35,7 +35,7 @@ from ...space.knob import Knob
 from ...space.pruning import best_by_prior
 from ...tile.names import FreshNameWriter
 from ...tile_sketch import Plan, TileSketch
-from ..gemm.k_atoms import joined_groups
+from ..gemm.k_atoms import b_along_k, joined_groups
 from ..gemm.kernel import lower_gemm
 from ..gemm.mainloop import can_use_wgmma
 from ..gemm.mma_atom import wgmma_atom
@@ -66,6 +66,8 @@ HALO = "halo"
 """How values of the knob ``pixels`` begin that are patches with a halo."""
 SPACE_TO_DEPTH = "space_to_depth"
 """The knob that says how many pixels in a row are one, where windows move by so many."""
+PACK_B = "pack_b"
+"""The knob that says whether filters are packed."""
 WIDENED = "widened_groups"
 """This knob is no choice. It says in the schedule why there is a launch before the product."""
 OVERLAPPED = "overlapped"
@@ -112,7 +114,9 @@ class ConvPlan(GemmPlan):
     @property
     def product_knobs(self) -> Mapping[str, KnobValue]:
         """The values of the knobs that say which product it is."""
-        return {JOINED: self.joined_groups, ROW_TAPS: self.row_taps, SPACE_TO_DEPTH: self.wide_pixels}
+        packed = self.gemm.window is not None and self.gemm.window.packs_filters
+        own = {JOINED: self.joined_groups, ROW_TAPS: self.row_taps, SPACE_TO_DEPTH: self.wide_pixels}
+        return {**own, PACK_B: int(packed)}
 
     def has(self, columns: Columns) -> Bools:
         """Return which settings are of this plan, bool[n]."""
@@ -226,13 +230,15 @@ class ConvPlans(Plan):
         taps = "how many places in a row of pixels a window sees at once, whose channels fill such rows"
         taps += ": rows of images are padded first" if any(plan.padding for plan in self.plans) else ""
         wide = "how many pixels in a row are one with the channels of all, by which windows move one by one"
-        meanings = {JOINED: groups, ROW_TAPS: taps, SPACE_TO_DEPTH: f"{wide}: filters are written for that first"}
+        wide += ": filters are written for that first"
+        packed = "whether filters are packed first, in rows along the channels: none of more filters are loaded then"
+        meanings = {JOINED: groups, ROW_TAPS: taps, SPACE_TO_DEPTH: wide, PACK_B: packed}
         values = {name: tuple(dict.fromkeys(plan.product_knobs[name] for plan in self.plans)) for name in meanings}
         return tuple(Knob(name, values[name], meanings[name]) for name in meanings if len(values[name]) > 1)
 
     @property
     def defaults(self) -> Mapping[str, KnobValue]:
-        return {JOINED: 1, ROW_TAPS: 1, SPACE_TO_DEPTH: 1}
+        return {JOINED: 1, ROW_TAPS: 1, SPACE_TO_DEPTH: 1, PACK_B: 0}
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
@@ -367,7 +373,8 @@ def _plan(workload: Workload, target: Target) -> ConvPlans | None:
     joined = [_joined(plan, count) for plan in plans] if count > 1 else []
     in_rows = [_with_row_taps(plan) for plan in plans] if given is None else []
     wide = _on_wide_pixels(workload, plans[0]) if given is None else ()
-    return ConvPlans((*plans, *joined, *(plan for plan in in_rows if plan is not None), *wide))
+    packed = _packed(plans) if given is None else ()
+    return ConvPlans((*plans, *joined, *(plan for plan in in_rows if plan is not None), *wide, *packed))
 
 
 def _product(workload: Workload, patch: tuple[int, ...] = (), halo: int | None = None) -> Gemm | None:
@@ -475,6 +482,21 @@ def _on_wide_pixels(workload: Workload, plan: ConvPlan) -> tuple[ConvPlan, ...]:
         if patched is not None and can_store_by_tma(patched.gemm) == can_store_by_tma(product):
             found[_name(patched.window)] = patched.product()
     return tuple(replace(plan, gemm=gemm, patched={}, space_to_depth=seen) for gemm in found.values())
+
+
+def _packed(plans: Sequence[ConvPlan]) -> tuple[ConvPlan, ...]:
+    """Return ``plans`` with packed filters, where rows of 128 bytes along the filters would be loaded in part for
+    nothing."""
+
+    def of(gemm: Gemm) -> Gemm:
+        assert gemm.window is not None
+        return replace(gemm, window=replace(gemm.window, packs_filters=True))
+
+    gemm = plans[0].gemm
+    if gemm.batch or b_along_k(gemm) or gemm.n.extent % SWIZZLE_128B_ELEMENTS == 0:
+        return ()
+    found = (replace(p, gemm=of(p.gemm), patched={name: of(g) for name, g in p.patched.items()}) for p in plans)
+    return tuple(plan for plan in found if can_use_wgmma(plan.gemm))
 
 
 def _name(window: ImageWindow) -> str:

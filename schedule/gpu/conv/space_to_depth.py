@@ -14,6 +14,7 @@ from math import prod
 
 from ....ir.buffer import Buffer
 from ....ir.expr import Load, Var, const
+from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS
 from ....ir.rewrite import substitute
 from ....ir.stmt import HardwareAxis
 from ....ir.verifier.tma import CHUNK_BYTES
@@ -112,11 +113,12 @@ def space_to_depth_of(gemm: Gemm, name: str = "wide_filters") -> SpaceToDepth | 
         return None
     vector, tap_count = CHUNK_BYTES // filters.dtype.bytes, prod(window.taps[:-1]) * taps
     wide = stride * channels
-    if atom.transposes:
+    k_major = not atom.transposes or gemm.n.extent % SWIZZLE_128B_ELEMENTS > 0
+    if not k_major:
         shape = (tap_count, wide, -(-gemm.n.extent // vector) * vector)
     else:
         shape = (gemm.n.extent, tap_count, -(-wide // vector) * vector)
-    found = SpaceToDepth(gemm, Buffer(name, shape, filters.buffer.dtype), not atom.transposes)
+    found = SpaceToDepth(gemm, Buffer(name, shape, filters.buffer.dtype), k_major)
     return found if can_use_wgmma(found.product()) else None
 
 

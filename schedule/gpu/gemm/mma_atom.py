@@ -80,4 +80,5 @@ def is_packed(gemm: Gemm, operand: Operand) -> bool:
     if gemm.window is not None and operand == gemm.a:
         return splitting(gemm).planes > 1
     along_k = operand_view(operand.load).indices[-1] == Var("k")
-    return splitting(gemm).planes > 1 or (not along_k and not wgmma_atom(gemm).transposes)
+    must_be = not wgmma_atom(gemm).transposes or (gemm.window is not None and gemm.window.packs_filters)
+    return splitting(gemm).planes > 1 or (not along_k and must_be)

@@ -431,6 +431,7 @@ WIDE: dict[str, tuple[Workload, dict[str, Any]]] = {
         conv2d(channels=64, width=64, kernel_h=4, kernel_w=4, stride=2, dtype="bfloat16"),
         {"pixels": "halo_2x1x32"},
     ),
+    "filters side by side": (conv2d(channels=32, width=64, stride=2, filters=64), {"pixels": "halo_2x1x32"}),
     "four pixels": (
         conv2d(channels=16, width=64, kernel_h=5, kernel_w=7, stride=4, padding=3, batch=3),
         {"pixels": "halo_4x1x16"},
@@ -450,6 +451,25 @@ def test_windows_that_move_by_several_pixels_move_by_a_wide_one(case: str) -> No
     schedule = legal_schedule_of(SKETCH, workload, space_to_depth=stride, atoms_m=1, **knobs)
     kernel = SKETCH.lower(workload, H200, schedule)
     assert [launch.name for launch in kernel.launches][:2] == ["space_to_depth", "kernel"]
+    check(workload, H200, schedule)
+
+
+PACKED: dict[str, tuple[Workload, dict[str, Any]]] = {
+    "by im2col": (conv2d(filters=80, bias=True, stride=2, height=9), {"pixels": "im2col", "mma_n": 80}),
+    "halo": (conv2d(channels=96, filters=96, height=8, residual=True), {"pixels": "halo_1x8x8", "mma_n": 96}),
+    "odd filters": (conv2d(channels=72, filters=21, height=7), {"pixels": "im2col"}),
+    "volume": (conv3d(filters=24, depth=5, padding=1), {"pixels": "im2col", "split_k": 2}),
+}
+
+
+@pytest.mark.parametrize("case", PACKED)
+def test_filters_are_packed_where_rows_along_them_are_not_whole(case: str) -> None:
+    workload, knobs = PACKED[case]
+    schedule = legal_schedule_of(SKETCH, workload, pack_b=1, **knobs)
+    kernel = SKETCH.lower(workload, H200, schedule)
+    assert kernel.launches[0].name == "pack_n"
+    multiplied = [s for s in walk_statements(kernel.body) if isinstance(s, WarpgroupMma)]
+    assert multiplied and not any(s.b_transposed for s in multiplied)
     check(workload, H200, schedule)
 
 
