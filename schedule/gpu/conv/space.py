@@ -4,15 +4,16 @@ Images and filters are 16-bit floats, or float32 that the precision lets matrix 
 image are side by side (NHWC and its kin). There are one to three dimensions, with padding, strides and dilations. TF32
 wants filters K-major, (filter, taps, channel); others are packed by a first launch. Groups are a batch of products;
 those of few channels are widened (``widen``) or joined (``join``). Places in a row that are side by side may be loaded
-as one (``row_taps``), of images whose rows a first launch pads where they need it (``row_padding``). Epilogues are
-those of ``cuda_gemm``.
+as one (``row_taps``), of images whose rows a first launch pads where they need it (``row_padding``), and windows that
+move by several pixels may move by one wide pixel (``space_to_depth``). Epilogues are those of ``cuda_gemm``.
 Outputs may also have their pixels side by side (NCHW), or channels that become pixels, as those of a transposed
 convolution do. What ``cuda_gemm`` takes, a window of one place that moves pixel by pixel, is left to it. Images of few
 channels are folded by a first launch (``fold``), and so are rows with one channel. Others that TMA cannot load, since
 pixels do not begin at multiples of 16 bytes, are repacked by one.
 """
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -451,37 +452,37 @@ def _patched(workload: Workload, gemm: Gemm) -> Mapping[str, Gemm]:
     return found
 
 
-def _with_halo(workload: Workload, gemm: Gemm) -> tuple[Gemm, ...]:
+def _with_halo(
+    workload: Workload, gemm: Gemm, seen: Callable[[Gemm], Gemm | None] = lambda gemm: gemm
+) -> tuple[Gemm, ...]:
     """Return the products whose rows come in patches with a halo: in whole ones, and in those that may go beyond the
     last pixel where fewer pixels are loaded so; where each tap begins to read at a whole period of the swizzle, and
-    anywhere. There are none where a halo saves no loads, or TMA cannot store the results."""
+    anywhere. There are none where a halo saves no loads, or TMA cannot store the results. ``seen``: what makes ``gemm``
+    of the product of the workload."""
     assert gemm.window is not None
     # the dimension of the halo is the slowest one of a patch
     dimensions = len(gemm.window.taps) - gemm.along_pixels
     found = dict[str, Gemm]()
-    for unit in (SWIZZLE_LINES, 1):
-        for patches in (_patches(gemm), _patches(gemm, ragged=True)):
-            window = gemm.window.with_halo(WGMMA_M, unit, patches, dimensions)
-            product = None if window is None else _product(workload, window.patch, window.halo)
-            if product is not None and can_store_by_tma(product) == can_store_by_tma(gemm):
-                assert product.window is not None
-                found.setdefault(_name(product.window), product)
+    for unit, ragged in itertools.product((SWIZZLE_LINES, 1), (False, True)):
+        window = gemm.window.with_halo(WGMMA_M, unit, _patches(gemm, ragged=ragged), dimensions)
+        given = None if window is None else _product(workload, window.patch, window.halo)
+        patched = None if given is None else seen(given)
+        if patched is not None and can_store_by_tma(patched) == can_store_by_tma(gemm):
+            assert patched.window is not None
+            found.setdefault(_name(patched.window), patched)
     return tuple(found.values())
 
 
 def _on_wide_pixels(workload: Workload, plan: ConvPlan) -> tuple[ConvPlan, ...]:
     """Return the plans whose windows move by one wide pixel in a row. Patches have a halo, since more is multiplied."""
-    seen = space_to_depth_of(plan.gemm)
-    if seen is None:
-        return ()
-    product, found = seen.product(), dict[str, Gemm]()
-    for patches in (_patches(product), _patches(product, ragged=True)):
-        window = seen.window.with_halo(WGMMA_M, 1, patches, len(seen.window.taps) - product.along_pixels)
-        given = None if window is None else _product(workload, window.patch, window.halo)
-        patched = None if given is None else space_to_depth_of(given)
-        if patched is not None and can_store_by_tma(patched.gemm) == can_store_by_tma(product):
-            found[_name(patched.window)] = patched.product()
-    return tuple(replace(plan, gemm=gemm, patched={}, space_to_depth=seen) for gemm in found.values())
+
+    def seen(gemm: Gemm) -> Gemm | None:
+        found = space_to_depth_of(gemm)
+        return None if found is None else found.product()
+
+    wide = space_to_depth_of(plan.gemm)
+    products = () if wide is None else _with_halo(workload, wide.product(), seen)
+    return tuple(replace(plan, gemm=gemm, patched={}, space_to_depth=wide) for gemm in products)
 
 
 def _packed(plans: Sequence[ConvPlan]) -> tuple[ConvPlan, ...]:
