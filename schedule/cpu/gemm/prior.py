@@ -86,8 +86,9 @@ def _cache_seconds(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints], p
 
 
 def _line_waste(product: BlockedProduct, use: OperandUse) -> Floats:
-    """Return how many bytes are moved for each byte that is used, float64[n]."""
-    again = product.is_scattered(use) & (use.passes > FEW)
+    """Return how many bytes are moved for each byte that is used, float64[n]. Of A an element at a time is read, so
+    that a line is needed again even where it is read once; of B, vectors."""
+    again = product.is_scattered(use) & ((use.passes > FEW) | (use.operand is product.gemm.a))
     return np.where(again, LINE_BYTES / product.micro_kernel.packed_bytes, 1.0)
 
 

@@ -38,15 +38,21 @@ LEAST_NON_TEMPORAL_BYTES = 1 << 20
 def promising(product: BlockedProduct, c: Columns) -> Bools:
     """Return which settings keep all rules, bool[n]."""
     s = product.sizes(c)
-    good = _tiles_are_fast(product, s) & _tasks_are_even(product, c, s) & _packing_pays(product, c, s)
+    good = _tiles_are_fast(product, c, s) & _tasks_are_even(product, c, s) & _packing_pays(product, c, s)
     small = sum(r.tensor.bytes for r in product.gemm.results) < LEAST_NON_TEMPORAL_BYTES
     return good & ~c.flags("store", NON_TEMPORAL) if product.micro_kernel.memory_knobs and small else good
 
 
-def _tiles_are_fast(product: BlockedProduct, s: CpuGemmSizes[Ints]) -> Bools:
-    """Return whether all register tiles together take little more time than the best ones do."""
-    cost = s.m_tiles * s.mr * s.n_computed * product.slowdown(s)
-    found: Bools = cost <= cost.min() * (1 + TILE_SLACK)
+def _tiles_are_fast(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints]) -> Bools:
+    """Return whether all register tiles together take little more time than the best ones do. Where rows of A fall on
+    the same sets of a cache, the best ones are small enough, or A is packed."""
+    cost, (a, _) = s.m_tiles * s.mr * s.n_computed * product.slowdown(s), product.uses(c, s)
+    scattered = product.is_scattered(a)
+    alike = (a.in_place, ~a.in_place) if scattered.any() else (np.ones(len(c), dtype=bool),)
+    found = np.zeros(len(c), dtype=bool)
+    for rows in alike:
+        best = cost[rows & ~scattered].min(initial=np.inf)
+        found |= rows & (cost <= best * (1 + TILE_SLACK))
     return found
 
 

@@ -169,17 +169,28 @@ def _cache_seconds(q: Quantities, peaks: CpuPeaks) -> Floats:
 
 
 def _conflict_seconds(group: FusedGroup, c: Columns, peaks: CpuPeaks) -> Floats:
-    """Return what it takes to read a line for each element of vectors across rows, where more rows than a set of a
-    cache holds fall on one set, so that no line stays for the next step of a sum."""
+    """Return what it takes to read a line for each element, where more rows than a set of a cache holds fall on one
+    set, so that no line stays for the next step of a sum: those of vectors across rows, or those of which each has an
+    element for a whole vector. Of the latter, the rows that a set holds may stay."""
     if group.kind != "tile":
         return np.zeros(len(c))
-    column, elements = tiles_of(group).column, 0
+    tiles, columns, rows = tiles_of(group), c.ints("lanes") * c.ints("vectors"), c.ints("rows")
+    column, across, alone = tiles.column, 0, 0
     for stage in group.reductions:
-        axis, loads = stage.axes[column].name, loads_of(stage.body)
-        pitches = [(stride_along(load, axis) or 0) * load.buffer.dtype.bytes for load in loads]
-        elements += points(stage) * any(pitch and pitch % PAGE_BYTES == 0 for pitch in pitches)
-    across = c.flags("vectorise", COLUMNS) & (c.ints("lanes") * c.ints("vectors") > WAYS)
-    return across * elements * LINE_BYTES / peaks.l2_bytes_per_second
+        loads = loads_of(stage.body)
+        across += points(stage) * any(_in_whole_pages(load, stage.axes[column].name) for load in loads)
+        if tiles.row is not None:
+            name, beside = stage.axes[tiles.row].name, stage.axes[column].name
+            alone += points(stage) * any(_in_whole_pages(e, name) and not uses(e, beside) for e in loads)
+    vectors = c.flags("vectorise", COLUMNS)
+    elements = vectors * (columns > WAYS) * across + vectors * np.maximum(1 - WAYS / rows, 0) * alone / columns
+    return elements * LINE_BYTES / peaks.l2_bytes_per_second
+
+
+def _in_whole_pages(load: Load, name: str) -> bool:
+    """Return whether what is loaded for neighbouring values of a variable lies whole pages apart."""
+    pitch = (stride_along(load, name) or 0) * load.buffer.dtype.bytes
+    return pitch > 0 and pitch % PAGE_BYTES == 0
 
 
 def _again(group: FusedGroup, q: Quantities, peaks: CpuPeaks) -> Floats:
