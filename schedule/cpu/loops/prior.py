@@ -8,6 +8,7 @@ fitted.
 """
 
 from collections.abc import Mapping
+from math import prod
 
 import numpy as np
 
@@ -174,17 +175,18 @@ def _conflict_seconds(group: FusedGroup, c: Columns, peaks: CpuPeaks) -> Floats:
     element for a whole vector. Of the latter, the rows that a set holds may stay."""
     if group.kind != "tile":
         return np.zeros(len(c))
-    tiles, columns, rows = tiles_of(group), c.ints("lanes") * c.ints("vectors"), c.ints("rows")
-    column, across, alone = tiles.column, 0, 0
+    tiles, lines, columns = tiles_of(group), np.zeros(len(c)), c.ints("lanes") * c.ints("vectors")
+    sides = [(p, c.ints(name)) for p, name in ((tiles.row, "rows"), (tiles.plane, "planes")) if p is not None]
     for stage in group.reductions:
-        loads = loads_of(stage.body)
-        across += points(stage) * any(_in_whole_pages(load, stage.axes[column].name) for load in loads)
-        if tiles.row is not None:
-            name, beside = stage.axes[tiles.row].name, stage.axes[column].name
-            alone += points(stage) * any(_in_whole_pages(e, name) and not uses(e, beside) for e in loads)
-    vectors = c.flags("vectorise", COLUMNS)
-    elements = vectors * (columns > WAYS) * across + vectors * np.maximum(1 - WAYS / rows, 0) * alone / columns
-    return elements * LINE_BYTES / peaks.l2_bytes_per_second
+        loads, names = loads_of(stage.body), [a.name for a in stage.axes]
+        across = any(_in_whole_pages(load, names[tiles.column]) for load in loads)
+        lines += across * points(stage) * (columns > WAYS)
+        for load in loads:
+            if not uses(load, names[tiles.column]):
+                apart = [size for p, size in sides if _in_whole_pages(load, names[p])]
+                together = prod(apart, start=np.ones(len(c)))
+                lines += points(stage) / columns * np.maximum(1 - WAYS / together, 0)
+    return c.flags("vectorise", COLUMNS) * lines * LINE_BYTES / peaks.l2_bytes_per_second
 
 
 def _in_whole_pages(load: Load, name: str) -> bool:
