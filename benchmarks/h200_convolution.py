@@ -116,12 +116,12 @@ def _fused(side: int, channels: int, filters: int, kernel: int, stride: int) -> 
     return Row("conv2d", parameters, peer, plain.prepare)
 
 
-def _volume(batch: int, depth: int, side: int, channels: int, filters: int) -> Row:
+def _volume(batch: int, depth: int, side: int, channels: int, filters: int, stride: int = 1) -> Row:
     """Return a layer of a network on volumes of ``depth`` slices."""
     parameters: dict[str, Any] = {"batch": batch, "channels": channels, "depth": depth, "filters": filters}
-    parameters |= {"height": side, "width": side}
+    parameters |= {"height": side, "width": side, "stride": stride}
     parameters |= {"kernel_d": 3, "kernel_h": 3, "kernel_w": 3, "padding": 1, "layout": "NDHWC", "dtype": "float16"}
-    return Row("conv3d", parameters, _peer(3, padding=1), _prepared(3, 1))
+    return Row("conv3d", parameters, _peer(3, stride=stride, padding=1), _prepared(3, 1))
 
 
 def _transposed(batch: int, side: int, channels: int, filters: int, kernel: int, stride: int, padding: int = 1) -> Row:
@@ -209,6 +209,12 @@ ROWS: dict[str, Row] = {
     "x-inception-5x5s1-35x35-48-64": _row(32, 35, 48, 64, 5, 1),
     "x-inception-3x3s1-35x35-96-96": _row(32, 35, 96, 96, 3, 1),
     "x-detection-3x3s1-75x75-256-64": _row(8, 75, 256, 64, 3, 1),
+    "x-detection-3x3s1-124x124-256-80": _row(8, 124, 256, 80, 3, 1),
+    "x-strided-3x3s2-128x128-32-64": _row(64, 128, 32, 64, 3, 2),
+    "x-strided-3x3s2-112x112-24-96": _row(16, 112, 24, 96, 3, 2),
+    "x-strided-3x3x3s2-64x64x64-32-64": _volume(4, 64, 64, 32, 64, 2),
+    "x-regnet-3x3s1-28x28-288-288": _row(32, 28, 288, 288, 3, 1, 18),
+    "x-regnet-3x3s1-14x14-208-208": _row(32, 14, 208, 208, 3, 1, 26),
     **{f"f-{_name(*layer)}": _fused(*layer) for layer in _FUSED},
     **{f"t32-{_name(*layer)}": _tf32(32, *layer) for layer in _TF32},
     "t32-unet-3x3s1-64x64-320-320": _tf32(2, 64, 320, 320, 3, 1),
