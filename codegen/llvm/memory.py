@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 from ...core.dtypes import INDEX, DType
 from ...ir.bounds import Interval
-from ...ir.buffer import Buffer
+from ...ir.buffer import Buffer, MemoryScope
 from ...ir.expr import Expr, Var
 from ...ir.lane_offsets import MOST_WINDOWS, LaneOffsets, lane_offsets, windows
-from ...ir.linear_form import LinearForm, flat_form
+from ...ir.linear_form import LANE, LinearForm, flat_form
 from .casts import from_storage, to_storage
 from .function_context import FunctionContext
 from .narrow_lanes import Evaluate, narrow_lanes
@@ -150,6 +150,8 @@ def store(
     flat = flat_form(indices, buffer.strides)
     if flat.is_strided and (lanes == 1 or flat.stride == 1):
         pointer = address(ctx, buffer, flat, ev)
+        if mask is not None and _is_private(ctx, buffer, flat, lanes):
+            data, mask = _blended(ctx, buffer, pointer, data, mask), None
         if mask is None:
             plain = f"store {data.typed}, {pointer.typed}, align"
             if buffer.name in ctx.non_temporal and lanes * buffer.dtype.bytes in _NON_TEMPORAL_BYTES:
@@ -280,6 +282,20 @@ def _lane_pointers(
     assert total is not None and INDEX.bits == 64
     base = ctx.pointer(buffer.name)
     return w.assign(f"getelementptr {storage(buffer.dtype)}, {base.typed}, {total.typed}", "ptr", lanes)
+
+
+def _is_private(ctx: FunctionContext, buffer: Buffer, flat: LinearForm, lanes: int) -> bool:
+    """Return whether a vector lies within registers, all of which may be written."""
+    reach = ctx.interval(flat.without([LANE]).to_expr())
+    return buffer.scope is MemoryScope.REGISTER and reach.within(Interval(0, buffer.elements - lanes))
+
+
+def _blended(ctx: FunctionContext, buffer: Buffer, pointer: LlvmValue, data: LlvmValue, mask: LlvmValue) -> LlvmValue:
+    """Return ``data`` where ``mask`` is true, and what is there elsewhere. A load that follows a masked store waits for
+    memory, since such a store forwards nothing, and LLVM keeps no register for what is stored so."""
+    w = ctx.w
+    there = w.assign(f"load {data.type}, {pointer.typed}, align {buffer.dtype.bytes}", data.element, data.lanes)
+    return w.assign(f"select {mask.typed}, {data.typed}, {there.typed}", data.element, data.lanes)
 
 
 def _gather(ctx: FunctionContext, buffer: Buffer, pointers: LlvmValue, mask: LlvmValue | None) -> LlvmValue:

@@ -21,6 +21,7 @@ from ..shared_knobs import NON_TEMPORAL, ROWS_INSIDE
 from .footprint import AxisExtents, body_loads, load_pages, tensor_bytes, written_bytes
 from .fusion import FusedGroup, points
 from .lane_loads import steps_of_load
+from .row_loops import terms_alone
 from .sizes import LoopTileSizes, accumulator_registers, packed_bytes, tile_sizes
 from .tile_loops import INLINE, NO_PACK
 from .tiles import COLUMNS, OPERANDS, LoopTileAxes, lane_bytes, stride_along, tiles_of, uses, vector_terms
@@ -236,6 +237,11 @@ def _row_columns(group: FusedGroup, target: Target, c: Columns) -> dict[str, Int
     elements = max(points(s) // max(outer, 1) for s in group.stages)
     step = np.minimum(lanes * vectors, -(-elements // lanes) * lanes)
     padded = -(-elements // step) * step
+    across: Floats = step / np.maximum(padded, 1) * len(group.reductions) / len(group.stages)
+    if (alone := terms_alone(group)) is not None:  # a vector or two for the few terms of each column, added up then
+        few, of_row = alone.terms < 2 * lanes, elements // alone.terms * -(-alone.terms // lanes)
+        padded, step = np.where(few, of_row * lanes, padded), np.where(few, lanes, step)
+        across = np.where(few, elements // alone.of_column / of_row, across)
     extents = {p: np.ones(len(c), dtype=np.int64) for p in range(group.depth)}
     row_bytes = np.zeros(len(c), dtype=np.int64) + tensor_bytes(group, extents) + written_bytes(group, extents)
     local = sum(prod(s.tensor.shape[group.depth :]) * s.tensor.dtype.bytes for s in group.members)
@@ -252,7 +258,7 @@ def _row_columns(group: FusedGroup, target: Target, c: Columns) -> dict[str, Int
         "body_repeats": padded // step * outer * len(group.stages),
         "inner_steps": padded // step,
         "loads_per_operation": np.ones(len(c)),
-        "across_lanes": step / np.maximum(padded, 1) * len(group.reductions) / len(group.stages),
+        "across_lanes": across,
         "tile_bytes": row_bytes,
         "reused_bytes": np.full(len(c), local),
         "task_bytes": row_bytes * np.minimum(rows, outer),

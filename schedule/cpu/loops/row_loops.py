@@ -10,6 +10,7 @@ for task in parallel(..):
 """
 
 from dataclasses import dataclass
+from math import prod
 
 from ....ir.buffer import MemoryScope
 from ....ir.rewrite import loads_of
@@ -75,6 +76,26 @@ def vectorise_stage(
         vector_reduction(editor, stage.name, inside, [terms], setting.lanes, setting.vectors, each=True)
         return
     _joined_reduction(editor, stage, inside, update[rank:], terms, setting)
+
+
+@dataclass(frozen=True, slots=True)
+class TermsAlone:
+    """A reduction of a row group whose ``terms`` side by side are vectors of their own, for each column. Each column
+    has ``of_column`` terms in all."""
+
+    terms: int
+    of_column: int
+
+
+def terms_alone(group: FusedGroup) -> TermsAlone | None:
+    """Return the reduction of a row group that reads contiguous terms where its columns are not; None where there is
+    none, or where terms and columns are contiguous as one."""
+    for stage in group.reductions:
+        wide = [axis for axis in stage.axes[group.depth if stage is group.root else 0 :] if axis.extent > 1]
+        along = _contiguous_terms(stage, wide[-1]) if wide else None
+        if along is not None and not _joins(stage, wide[-1], along):
+            return TermsAlone(along.extent, prod(axis.extent for axis in stage.reduce_axes))
+    return None
 
 
 def _contiguous_terms(stage: Stage, column: Axis) -> Axis | None:

@@ -94,6 +94,20 @@ def test_lanes_that_lie_close_together_are_shuffled_with_a_mask_too(target: Targ
     assert counts["gather"] == 0 < counts["shuffle"]
 
 
+def test_accumulators_whose_last_lanes_are_masked_stay_in_registers() -> None:
+    """A masked store forwards nothing to the load that follows it."""
+    terms, k, lanes = 5, 64, 16
+    a, c = Buffer("A", (k, terms), float32), Buffer("C", (lanes,), float32)
+    acc, lane = Buffer("acc", (lanes,), float32, MemoryScope.REGISTER), Ramp(index(0), 1, lanes)
+    inside = lane < Broadcast(index(terms), lanes)
+    total = Load(acc, (lane,)) + Load(a, (Broadcast(Var("k"), lanes), lane), inside)
+    step = Store(acc, (lane,), total, inside)
+    loop = For("k", k, LoopKind.SERIAL, step)
+    start, finish = Store(acc, (lane,), Broadcast(const(0.0, float32), lanes)), Store(c, (lane,), Load(acc, (lane,)))
+    text = assembly(Kernel("lanes", (a,), (c,), (), Allocate(acc, seq(start, loop, finish))))
+    assert "(%rsp)" not in text and not re.search(r"vmov\w+\s+%[xyz]mm\d+, .*\{%k", text)
+
+
 def test_pieces_cover_all_lanes() -> None:
     for lanes in range(1, 70):
         parts = power_of_two_chunks(lanes)
