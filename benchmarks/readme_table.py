@@ -49,6 +49,10 @@ ROWS: dict[str, tuple[str, ...]] = {
         "2026-11-30-h200-convolution-transposed",
         "2026-11-30-h200-convolution-inception-1a957fba",
         "2026-11-30-h200-convolution-transposed-1a957fba",
+        "2026-11-30-h200-convolution-stem",
+        "2026-11-30-h200-convolution-resnet50-3x3",
+        "2026-11-30-h200-convolution-volumes",
+        "2026-11-30-h200-convolution-strided-groups",
     ),
     "the same on an H100": (
         "2026-11-27-h100-convolution-resnet50",
@@ -62,7 +66,11 @@ ROWS: dict[str, tuple[str, ...]] = {
         "2026-11-29-h200-convolution-channels-first-more",
     ),
     "gradients of convolutions towards filters, a stem of volumes": ("2026-11-29-h200-convolution-weight-gradients",),
-    "convolutions, float32 as TF32": ("2026-11-28-h200-convolution-tf32", "2026-11-28-h200-convolution-tf32-rest"),
+    "convolutions, float32 as TF32": (
+        "2026-11-28-h200-convolution-tf32",
+        "2026-11-28-h200-convolution-tf32-rest",
+        "2026-11-30-h200-convolution-tf32-stem",
+    ),
     "products of 8-bit floats, with scales of tensors or blocks": (
         "2026-11-27-h200-types-fp8",
         "2026-11-29-h200-types-fp8block",
@@ -94,6 +102,8 @@ EARLIER_PEERS: dict[str, tuple[str, ...]] = {
         "2026-11-29-h200-memory-running-sums",
     ),
     "convolutions, float16, ten with epilogues": (
+        "2026-11-28-h200-convolution",
+        "2026-11-29-h200-convolution-narrow-volume",
         "2026-11-30-h200-convolution-inception",
         "2026-11-30-h200-convolution-transposed",
     ),
