@@ -232,7 +232,7 @@ class ConvPlans(Plan):
         taps += ": rows of images are padded first" if any(plan.padding for plan in self.plans) else ""
         wide = "how many pixels in a row are one with the channels of all, by which windows move one by one"
         wide += ": filters are written for that first"
-        packed = "whether filters are packed first, in rows along the channels: none of more filters are loaded then"
+        packed = "whether filters are packed first, in rows along the channels, so that no parts of rows are empty"
         meanings = {JOINED: groups, ROW_TAPS: taps, SPACE_TO_DEPTH: wide, PACK_B: packed}
         values = {name: tuple(dict.fromkeys(plan.product_knobs[name] for plan in self.plans)) for name in meanings}
         return tuple(Knob(name, values[name], meanings[name]) for name in meanings if len(values[name]) > 1)
@@ -403,8 +403,9 @@ def _implicit_gemm(workload: Workload, patch: tuple[int, ...] = (), halo: int | 
 
 
 def _patches(gemm: Gemm, *, ragged: bool = False) -> tuple[tuple[int, ...], ...]:
-    """Return the patches of the rows of a wgmma, if windows move pixel by pixel. ``ragged``: whether they may go beyond
-    the last pixel. Those of pixels that threads store by sectors always may."""
+    """Return the patches of the rows of a wgmma, if windows move pixel by pixel along some dimension. Along others they
+    have one pixel. ``ragged``: whether they may go beyond the last pixel. Those of pixels that threads store by sectors
+    always may."""
     window = gemm.window
     assert window is not None
     if gemm.along_pixels:

@@ -3,7 +3,8 @@
 Pixels of 32 channels fill half of each row of 128 bytes that TMA loads. But the channels of neighbouring pixels are
 side by side in memory, and where windows move by two pixels, two of them are one with twice the channels. By those,
 windows move one by one, so that their places in a row are loaded with one halo (``image_window``). Images stay as they
-are. A first launch writes the filters, with zeros for what a window does not see of its wide pixels:
+are. A first launch writes the filters, with zeros for what a window does not see of its wide pixels. (An infinity there
+becomes NaN, since it is multiplied with zero.)
 
     window of 3 pixels from pixel -1 on             pixels          -1 | 0 1
     window of 2 wide pixels from wide pixel -1 on   wide pixels  -2 -1 | 0 1

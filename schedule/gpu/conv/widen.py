@@ -4,8 +4,8 @@ Several groups become one. A first launch copies their filters to the diagonal b
 them. Images stay as they are. Most of what is multiplied then is zero, but what takes time is to load the images. (An
 infinity in a channel of another group becomes NaN, since it is multiplied with zero.)
 
-    32 groups of 8      16 of 16, which are joined      18 groups of 16     6 of 48: three quarters of a row
-    26 groups of 8      13 of 16, which are joined      3 groups of 16      one of 48: a row holds them all
+    26 groups of 8      13 of 16, which are joined      6 groups of 24      3 of 48: three quarters of a row
+    9 groups of 24      3 of 72                         3 groups of 16      one of 48: a row holds them all
 """
 
 from dataclasses import dataclass, replace

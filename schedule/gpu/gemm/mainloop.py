@@ -462,9 +462,8 @@ def _can_load(gemm: Gemm, load: Load, axis: str) -> bool:
     places = zip(load.indices, load.buffer.shape, strict=True)
     if gemm.window is None and any(extents.get(i, 0) > n for i, n in places):
         return False
-    plain = [
-        i for i in load.indices if i == Var("k") or (is_along(i, axis) if joined_groups(gemm) > 1 else i == Var(axis))
-    ]
+    joined = joined_groups(gemm) > 1
+    plain = [i for i in load.indices if i in (Var("k"), Var(axis)) or (joined and is_along(i, axis))]
     if not 2 <= len(load.buffer.shape) <= 5 or load.indices[-1] not in plain:
         return False
     others = [i for i in load.indices if free_variables(i) & {"k", axis}]

@@ -163,7 +163,7 @@ def test_places_in_a_row_stay_apart_where_some_are_missing_or_channels_fill_rows
 
     few = {"channels": 16, "padding": 0, "height": 10, "width": 10}
     assert values(conv2d(**few)) == {1, 3} == values(conv2d(**{**few, "padding": 1}))
-    for other in ({"dilation": 2}, {"channels": 64}, {"groups": 2}):
+    for other in ({"dilation": 2}, {"channels": 64}, {"groups": 2}, {"filters": 20}):
         assert not values(conv2d(**{**few, "filters": 64, **other}))
     narrow = conv2d(channels=8, height=6, width=18, padding=0, filters=24)
     knobs = dict(schedule_of(SKETCH, narrow).knobs) | {"pixels": "halo_2x4x8"}
