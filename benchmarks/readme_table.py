@@ -116,7 +116,7 @@ EARLIER_PEERS: dict[str, tuple[str, ...]] = {
     ),
 }
 """Earlier results whose peers count too: what autotuning chooses for a peer differs from run to run, by up to a factor
-of two. None of these kernels is bound by the power of a chip, so that times of two runs can be compared."""
+of two. All are times of short replays of a rested chip, which its power does not bound, so that two runs compare."""
 
 
 def _earlier_rows(name: str) -> list[dict[str, Any]]:

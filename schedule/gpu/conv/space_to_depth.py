@@ -93,7 +93,7 @@ class SpaceToDepth:
                 *_, wide = delinearize(tap, new.taps)
                 pixel = (wide + new.lower[-1]) * self.stride + channel // old.channels - old.lower[-1]
                 w.store(self.filters, to, const(0.0, self.filters.dtype))
-                with w.when(pixel >= 0, pixel < old.taps[-1], channel < new.channels, n < self.gemm.n.extent):
+                with w.when(pixel >= 0, pixel < old.taps[-1], n < self.gemm.n.extent):
                     number = tap // new.taps[-1] * old.taps[-1] + pixel
                     at = {TAP: number, "k": channel % old.channels, "n": n}
                     w.store(self.filters, to, substitute(self.gemm.b.load, at))
@@ -101,24 +101,24 @@ class SpaceToDepth:
 
 def space_to_depth_of(gemm: Gemm, name: str = "wide_filters") -> SpaceToDepth | None:
     """Return how windows of ``gemm`` see wide pixels; None where rows are not whole ones, where a window is one of them
-    (``row_taps``), or where no fewer rows of 128 bytes are loaded even if all their places share them."""
+    (``row_taps``), where no fewer rows of 128 bytes are loaded even if all their places share them, or where TMA cannot
+    load them."""
     window, image, filters, atom = gemm.window, gemm.a.load, gemm.b.load, find_atom(gemm)
     if window is None or image is None or filters is None or atom is None or gemm.batch or window.shifts:
         return None
+    if image.buffer.layout is not None:
+        return None
     *_, pixels, channels = image.buffer.shape
     stride, (_, taps) = window.strides[-1], _wide_taps(window)
+    wide, vector = stride * channels, CHUNK_BYTES // image.dtype.bytes
     if stride == 1 or window.dilations[-1] > 1 or taps == 1 or pixels % stride or channels != window.channels:
         return None
-    lines = [-(-n // atom.line) for n in (stride * channels, channels)]
-    if lines[0] >= window.taps[-1] * lines[1] or image.buffer.layout is not None:
+    if -(-wide // atom.line) >= window.taps[-1] * -(-channels // atom.line) or wide % vector:
         return None
-    vector, tap_count = CHUNK_BYTES // filters.dtype.bytes, prod(window.taps[:-1]) * taps
-    wide = stride * channels
+    tap_count = prod(window.taps[:-1]) * taps
     k_major = not atom.transposes or gemm.n.extent % SWIZZLE_128B_ELEMENTS > 0
-    if not k_major:
-        shape = (tap_count, wide, -(-gemm.n.extent // vector) * vector)
-    else:
-        shape = (gemm.n.extent, tap_count, -(-wide // vector) * vector)
+    whole = -(-gemm.n.extent // vector) * vector
+    shape = (gemm.n.extent, tap_count, wide) if k_major else (tap_count, wide, whole)
     found = SpaceToDepth(gemm, Buffer(name, shape, filters.buffer.dtype), k_major)
     return found if can_use_wgmma(found.product()) else None
 

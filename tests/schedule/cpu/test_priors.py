@@ -154,3 +154,24 @@ def test_parts_of_many_lines_gain_nothing_past_the_caches() -> None:
     ]
     six, sixteen, cached = SKETCHES["cpu_loops"].prior_seconds(workload, TARGET, schedules, EPYC)
     assert six < cached < sixteen
+
+
+def _first(sketch: str, operator: str, **parameters: Any) -> dict[str, Any]:
+    """Return the knobs of the least estimate."""
+    space = SKETCHES[sketch].space(workload_of(operator, **parameters), TARGET, peaks=EPYC)
+    assert space.prior_seconds is not None
+    return dict(space.schedule(int(space.prior_seconds.argmin())).knobs)
+
+
+@pytest.mark.parametrize(("sketch", "n", "rows"), [("cpu_gemm", 16, "mr"), ("cpu_loops", 12, "rows")])
+def test_no_more_rows_are_read_in_place_than_a_set_of_a_cache_holds(sketch: str, n: int, rows: str) -> None:
+    """Rows of 2048 floats are two pages apart. An EPYC took 704 us for 968x16x2048 with 16 rows, and 288 with 8."""
+    assert _first(sketch, "matmul", m=968, n=n, k=2048)[rows] <= 8
+    assert _first(sketch, "matmul", m=968, n=n, k=2064)[rows] > 8
+
+
+def test_few_terms_of_a_column_do_not_fill_vectors() -> None:
+    """An EPYC took 1,540 us where vectors held the nine places of a row, and 120 where they held columns."""
+    image = {"batch": 1, "channels": 48, "height": 56, "width": 56, "filters": 48, "groups": 48, "stride": 2}
+    parameters = {**image, "kernel_h": 9, "kernel_w": 9, "padding": 4, "layout": "NCHW"}
+    assert _first("cpu_loops", "conv2d", **parameters)["padding"] == "inline"

@@ -95,6 +95,18 @@ def test_filters_are_packed_where_rows_along_them_are_not_whole(case: str) -> No
     check(workload, H200, schedule)
 
 
+def test_wide_pixels_are_whole_and_begin_where_tma_loads() -> None:
+    def values(workload: Workload) -> set[object]:
+        knobs = SKETCH.space(workload, H200, limit=64).knobs
+        return {value for knob in knobs if knob.name == "space_to_depth" for value in knob.values}
+
+    strided = {"channels": 32, "height": 5, "width": 64, "stride": 2}
+    assert values(conv2d(**strided)) == values(conv2d(**{**strided, "channels": 12})) == {1, 2}
+    for other in ({"width": 63}, {"channels": 10}, {"dilation": 2}, {"stride": 1}, {"groups": 2}):
+        assert not values(conv2d(**{**strided, "filters": 64, **other}))
+    assert not values(conv2d(**{**strided, "kernel_h": 2, "kernel_w": 2, "padding": 0}))  # a window is a wide pixel
+
+
 def test_more_wgmma_than_may_be_pending_end_a_row_alike() -> None:
     """Seven taps read from a patch, each by two wgmma, and the second row of channels is half full."""
     workload = conv1d(batch=2, channels=96, length=200, filters=96, kernel=7, padding=27, dilation=9)
