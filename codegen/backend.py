@@ -81,6 +81,8 @@ class LaunchConfig:
     tensor_maps: Which tensor maps it takes after them, each of 128 bytes. The driver encodes them for the address of a
         parameter.
     cooperative: Whether all blocks must run at once, because they wait for each other.
+    in_prologue: Whether it reads nothing but constant inputs and what such launches write, so that it need not be done
+        again for the same ones (``ir.prologue``).
     programmatic_dependent_launch: Whether its blocks may start while the launch before it in the stream still runs.
         The function itself waits for the end of that launch.
     numbers: Which numbers it takes besides: (place among all its arguments, eight bytes as a whole number).
@@ -101,6 +103,7 @@ class LaunchConfig:
     block_counts: tuple[Expr, Expr, Expr] | None = None
     takes_extents: tuple[str, ...] = ()
     cooperative: bool = False
+    in_prologue: bool = False
 
     def at_extent(
         self, dynamic: Sequence[DynamicExtent], parameters: Sequence[KernelParameter], extents: Sequence[int]
@@ -182,6 +185,11 @@ class CompiledKernel:
     resources: Mapping[str, Resources] = field(default_factory=dict)
     prologue: str = ""
     dynamic: tuple[DynamicExtent, ...] = ()
+
+    @property
+    def has_prologue(self) -> bool:
+        """Whether a part of the kernel is done once for the same constant inputs."""
+        return bool(self.prologue) or any(launch.in_prologue for launch in self.launches)
 
     def at_extent(self, *extents: int) -> "CompiledKernel":
         """Return the kernel as a call with ``extents``, one for each dynamic extent, sees it: with static parameters

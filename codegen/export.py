@@ -79,6 +79,8 @@ def _launch(config: LaunchConfig) -> dict[str, object]:
     }
     if config.block_counts is not None:
         fields["block_counts"] = [expr_text(count) for count in config.block_counts]
+    if config.in_prologue:
+        fields["prologue"] = True
     if config.cooperative:
         fields["cooperative"] = True
     if config.takes_extents:

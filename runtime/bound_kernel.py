@@ -24,7 +24,14 @@ class RawKernel(Protocol):
     @property
     def has_prologue(self) -> bool: ...
 
-    def prepare_at(self, addresses: Sequence[int]) -> None: ...
+    @property
+    def prepared(self) -> frozenset[str]:
+        """Return the workspace that the prologue fills, by the names of the parameters."""
+        ...
+
+    def prepare_at(self, addresses: Sequence[int], stream: int) -> None:
+        """Put the prologue into a stream (its handle; 0 on a processor)."""
+        ...
 
     def bind_at(self, addresses: Sequence[int]) -> Launch:
         """Return what runs the kernel on these addresses, as often as it is called, after ``prepare_at``."""
@@ -44,10 +51,10 @@ class BoundKernel:
     packs: bool
     latest: tuple[list[int], Launch] | None = None
 
-    def prepare(self, at: Addresses) -> None:
+    def prepare(self, at: Addresses, stream: int) -> None:
         """Pack the constants, whose addresses are known."""
         if self.packs:
-            self.kernel.prepare_at(self._addresses(at))
+            self.kernel.prepare_at(self._addresses(at), stream)
 
     def bind(self, at: Addresses) -> Launch:
         """Return what runs the kernel where its values lie."""
@@ -62,7 +69,7 @@ class BoundKernel:
             return launch
 
         def with_prologue(stream: int) -> None:
-            self.kernel.prepare_at(addresses)
+            self.kernel.prepare_at(addresses, stream)
             launch(stream)
 
         return with_prologue

@@ -86,7 +86,12 @@ class CpuKernel:
         """Whether ``prepare_at`` computes anything, such as a packed copy of constant operands."""
         return self._prologue is not None
 
-    def prepare_at(self, addresses: Sequence[int]) -> None:
+    @property
+    def prepared(self) -> frozenset[str]:
+        """Return the workspace that the prologue may fill, by the names of the parameters."""
+        return frozenset(p.name for p in self.parameters if p.role == "workspace" and self._prologue is not None)
+
+    def prepare_at(self, addresses: Sequence[int], stream: int = 0) -> None:
         """Do ``prepare`` on raw addresses, one per parameter. The caller must see to their sizes and alignment."""
         pointers = (c_void_p * len(addresses))(*addresses)  # It has a name because it must outlive the call.
         if self._prologue is not None:

@@ -96,6 +96,8 @@ class BoundProgram:
         places = {v.name: n for n, v in enumerate(program.graph.inputs)}
         self._updated = {target: places[target] for target, _ in program.graph.updates}
         self._kept: Any = None  # the memory of what is computed from constants
+        self._packed: dict[str, dict[str, Any]] = {}  # what prologues fill, by what the kernel writes first
+        self._is_packed = False
         self._streams: OrderedDict[int, _Stream] = OrderedDict()
         self._captured: list[_Stream] = []
         self._foreign = {c.writes[0]: library.foreign(c.node) for c in program.calls if isinstance(c, ForeignCall)}
@@ -130,12 +132,21 @@ class BoundProgram:
         found = self._streams.get(handle)
         if found is None:
             found = self._streams[handle] = self._new_stream()
-            for kernel in found.kernels.values():
-                kernel.prepare(found.fixed)
             if len(self._streams) > MOST_STREAMS:
                 self._drop_stream()
+        if not self._is_packed:
+            self._pack(found, handle)
         self._streams.move_to_end(handle)
         return found
+
+    def _pack(self, stream: _Stream, handle: int) -> None:
+        """Run the prologues of all kernels. All streams may read what they fill, so that this waits for them. A graph
+        of the caller that captures them runs them by itself, every time."""
+        for kernel in stream.kernels.values():
+            kernel.prepare(stream.fixed, handle)
+        if not self._library.is_captured():
+            self._library.wait()
+            self._is_packed = True
 
     def _drop_stream(self) -> None:
         """Forget the stream that was used least recently."""
@@ -164,14 +175,18 @@ class BoundProgram:
     def _bind(self, call: KernelCall, kernel: RawKernel) -> BoundKernel:
         values = {b.name: v for b, v in zip(call.workload.inputs, call.reads, strict=True)}
         values |= dict(zip(call.workload.outputs, call.writes, strict=True))
-        buffers = {p.name: self._library.buffer(p.bytes) for p in kernel.parameters if p.name not in values}
+        packs = kernel.has_prologue and bool(call.workload.constants)
+        workspace = [p for p in kernel.parameters if p.name not in values]
+        packed = self._packed.setdefault(call.writes[0], {}) if packs else {}
+        new = [p for p in workspace if packs and p.name in kernel.prepared and p.name not in packed]
+        packed.update({p.name: self._library.buffer(p.bytes) for p in new})
+        buffers = {p.name: packed[p.name] if p.name in packed else self._library.buffer(p.bytes) for p in workspace}
         places = [self._place(values[p.name]) if p.name in values else None for p in kernel.parameters]
         names = tuple(None if place is None else place.root for place in places)
         own = tuple(
             self._library.address(buffers[p.name]) if place is None else place.offset * p.dtype.bytes
             for p, place in zip(kernel.parameters, places, strict=True)
         )
-        packs = kernel.has_prologue and bool(call.workload.constants)
         return BoundKernel(kernel, names, own, tuple(buffers.values()), packs)
 
     def _place(self, name: str) -> ValuePlace:
@@ -279,9 +294,7 @@ class BoundProgram:
         while self._streams and state.at != self._constants[1]:
             self._drop_stream()
         self._constants, self._guard = (state.tensors, state.at), guard
-        for stream in self._streams.values():
-            for kernel in stream.kernels.values():
-                kernel.prepare(stream.fixed)
+        self._is_packed = False
         library.wait()
 
     def _by_library(self, call: KernelCall | ForeignCall, state: _State) -> None:

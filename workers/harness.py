@@ -107,7 +107,7 @@ class MeasurementHarness:
             evidence = self._judged(evidence, verdict)
             if verdict.failed is not None:
                 return self._failed(verdict.failed, started, evidence)
-            if binary.prologue:
+            if binary.has_prologue:
                 evidence = replace(evidence, environment={**evidence.environment, **_prologue(kernel, buffers)})
             checked = time.perf_counter()
             if incumbent_seconds is not None and verdict.launch_seconds > self._patience_seconds(incumbent_seconds):

@@ -43,9 +43,11 @@ class CudaKernel:
         self._binary = binary
         self._cubin = LoadedCubin(stream.context, binary.code) if cubin is None else cubin
         self._steps = [(self._cubin.function(grid), grid) for grid in binary.launches]
+        self._prologue = [step for step in self._steps if step[1].in_prologue]
+        self._rest = [step for step in self._steps if not step[1].in_prologue]
         self._extents: OrderedDict[tuple[int, ...], CudaKernel] = OrderedDict()
         self._lock = threading.Lock()  # A launch configuration has one stream at a time.
-        self._latest: tuple[tuple[int, ...], list[tuple[CudaFunction, KernelArguments]]] | None = None
+        self._latest: tuple[object, list[tuple[CudaFunction, KernelArguments]]] | None = None
         self._graphs: OrderedDict[tuple[object, ...], CudaGraph] = OrderedDict()
 
     def at_extent(self, *extents: int) -> "CudaKernel":
@@ -65,7 +67,11 @@ class CudaKernel:
         return found
 
     def prepare(self, arguments: Sequence[Memory]) -> None:
-        """Do nothing: every launch computes everything."""
+        addresses = self._addresses(arguments)
+        if self._prologue:
+            with self._stream.context:
+                self.prepare_at(addresses, self._stream.handle)
+                self._stream.wait()
 
     def launch(self, arguments: Sequence[Memory]) -> None:
         with self._stream.context:
@@ -74,23 +80,34 @@ class CudaKernel:
 
     def enqueue(self, addresses: tuple[int, ...], stream: Any) -> None:
         """Put one call into a stream (its handle) of the current context, without waiting. ``addresses`` are raw
-        device addresses, one per parameter; the caller must see to their sizes and alignment."""
-        with self._lock:
-            if self._latest is None or self._latest[0] != addresses:
-                self._latest = (addresses, self._packed_arguments(addresses))
-            _enqueue(self._latest[1], stream)
+        device addresses, one per parameter; the caller must see to their sizes and alignment. The prologue is part of
+        it."""
+        self._enqueue_steps(self._steps, addresses, stream)
+
+    def enqueue_prepared(self, addresses: tuple[int, ...], stream: Any) -> None:
+        """As ``enqueue``, without the prologue: ``prepare_at`` has put it into the stream, or it has ended."""
+        self._enqueue_steps(self._rest, addresses, stream)
 
     @property
     def has_prologue(self) -> bool:
-        """Never: every launch computes everything."""
-        return False
+        return bool(self._prologue)
 
-    def prepare_at(self, addresses: Sequence[int]) -> None:
-        """Do nothing, as ``prepare``."""
+    @property
+    def prepared(self) -> frozenset[str]:
+        """Return the workspace that the prologue fills, by the names of the parameters."""
+        taken = {n for _, grid in self._prologue for n in (*grid.arguments, *(m.parameter for m in grid.tensor_maps))}
+        return frozenset(self.parameters[n].name for n in taken if self.parameters[n].role == "workspace")
+
+    def prepare_at(self, addresses: Sequence[int], stream: Any) -> None:
+        """Put the prologue into a stream, as ``enqueue`` does with a whole call. Addresses that it does not read may be
+        0."""
+        with self._lock:
+            _enqueue(self._packed_arguments(self._prologue, addresses), stream)
 
     def bind_at(self, addresses: Sequence[int]) -> Callable[[Any], None]:
-        """Return what puts one call on these addresses into a stream, as ``enqueue`` does, as often as it is wanted."""
-        packed = self._packed_arguments(addresses)
+        """Return what puts one call on these addresses into a stream, as often as it is wanted. The prologue is not
+        part of it."""
+        packed = self._packed_arguments(self._rest, addresses)
 
         def launch(stream: Any) -> None:
             with self._lock:
@@ -115,12 +132,21 @@ class CudaKernel:
                 graphs.append(self._graph(sets, rest))
             return self._timer.seconds(lambda: _replay(graphs))
 
+    def _enqueue_steps(
+        self, steps: Sequence[tuple[CudaFunction, LaunchConfig]], addresses: tuple[int, ...], stream: Any
+    ) -> None:
+        with self._lock:
+            key = len(steps), addresses
+            if self._latest is None or self._latest[0] != key:
+                self._latest = key, self._packed_arguments(steps, addresses)
+            _enqueue(self._latest[1], stream)
+
     def _graph(self, sets: tuple[tuple[int, ...], ...], launches: int) -> CudaGraph:
         key = (sets, launches)
         if key in self._graphs:
             self._graphs.move_to_end(key)
             return self._graphs[key]
-        packed = [self._packed_arguments(addresses) for addresses in sets[:launches]]
+        packed = [self._packed_arguments(self._rest, addresses) for addresses in sets[:launches]]
 
         def enqueue() -> None:
             for n in range(launches):
@@ -131,11 +157,13 @@ class CudaKernel:
         self._graphs[key] = CudaGraph(self._stream, enqueue)
         return self._graphs[key]
 
-    def _packed_arguments(self, addresses: Sequence[int]) -> list[tuple[CudaFunction, KernelArguments]]:
+    def _packed_arguments(
+        self, steps: Sequence[tuple[CudaFunction, LaunchConfig]], addresses: Sequence[int]
+    ) -> list[tuple[CudaFunction, KernelArguments]]:
         if self.dynamic:
             allowed = ", ".join(f"{d.var} 1 to {d.most}" for d in self.dynamic)
             raise InvalidParameter(f"the kernel has dynamic extents, {allowed}: at_extent says which", field="extent")
-        return [(function, self._arguments(grid, addresses)) for function, grid in self._steps]
+        return [(function, self._arguments(grid, addresses)) for function, grid in steps]
 
     def _arguments(self, grid: LaunchConfig, addresses: Sequence[int]) -> KernelArguments:
         maps = [encode(m, self.parameters[m.parameter], addresses[m.parameter]) for m in grid.tensor_maps]

@@ -15,6 +15,7 @@ from ...te.workload import Workload
 from . import arrays
 from .arrays import ArrayView, Framework
 from .device import CudaDevice
+from .driver import call
 from .kernel import CudaKernel
 from .memory import CudaMemory, array_bytes
 
@@ -30,16 +31,67 @@ class CudaModule:
     as the first input, or ``out``. NumPy arrays are copied to the device and the results back, which costs far more
     than most kernels. It is safe to call from several threads; every stream has a workspace of its own.
 
-    Where the workload has dynamic dimensions, the extent of each is that of the first array that has it.
+    Where the workload has dynamic dimensions, the extent of each is that of the first array that has it. ``bind``
+    returns a module that need not pack constant inputs, such as weights, in every call.
     """
 
-    def __init__(self, workload: Workload, schedule: Schedule, device: CudaDevice, kernel: CudaKernel) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        schedule: Schedule,
+        device: CudaDevice,
+        kernel: CudaKernel,
+        bound: Mapping[str, Any] | None = None,
+    ) -> None:
+        """``bound`` maps names to the constant inputs that calls are not given."""
         self.workload = workload
         self.schedule = schedule
         self._device = device
         self._kernel = kernel
         self._lock = threading.Lock()
         self._workspaces: dict[tuple[int, int], dict[str, CudaMemory]] = {}
+        self._bound = dict(bound or {})
+        self._inputs = [b.name for b in workload.inputs if b.name not in self._bound]
+        self._constants: dict[str, ArrayView] = {}
+        self._prepared: dict[str, CudaMemory] = {}
+        self._kept: dict[str, int] = {}
+        if self._bound:
+            self._prepare()
+
+    def bind(self, **constants: Any) -> "CudaModule":
+        """Return a module whose calls take only the other inputs. What the kernel computes from the constant inputs,
+        which is mostly a copy in another order, is computed now and used by every call. The arrays must not change any
+        more. NumPy arrays are copied to the device.
+
+        Raises InvalidParameter unless ``constants`` are all inputs that the workload marks constant, and where one
+        would not be accepted as an input of a call.
+        """
+        wanted = self.workload.constants - self._bound.keys()
+        if constants.keys() != wanted:
+            given, needed = (", ".join(sorted(names)) or "none" for names in (constants, wanted))
+            raise InvalidParameter(f"constants given: {given}; needed: {needed}", field="constants")
+        return CudaModule(self.workload, self.schedule, self._device, self._kernel, {**self._bound, **constants})
+
+    def _prepare(self) -> None:
+        """Run the prologue of the kernel on the constants that are bound, and wait for it."""
+        kernel = self._kernel.at_extent(*(d.most for d in self._kernel.dynamic))
+        parameters = {p.name: p for p in kernel.parameters}
+        for name, array in self._bound.items():
+            if isinstance(array, np.ndarray):
+                _check_host(parameters[name], array)
+                self._bound[name] = self._device.hold(np.ascontiguousarray(array))
+        given = {name: array for name, array in self._bound.items() if not isinstance(array, CudaMemory)}
+        handle, _ = self._stream_for(arrays.framework_of(next(iter(given.values()), None)), None)
+        with self._device.context:
+            for name, array in self._bound.items():
+                if isinstance(array, CudaMemory):
+                    self._constants[name] = ArrayView(array.address, array.nbytes)
+                else:
+                    self._constants[name] = arrays.view(parameters[name], array, handle, self._device.ordinal)
+            self._prepared = {name: self._device.allocate(parameters[name].bytes) for name in kernel.prepared}
+            self._kept = {name: kept.address for name, kept in (self._constants | self._prepared).items()}
+            kernel.prepare_at([self._kept.get(p.name, 0) for p in kernel.parameters], handle)
+            call("cuStreamSynchronize", handle)
 
     def __call__(self, *inputs: Any, out: Sequence[Any] | None = None, stream: object | None = None) -> tuple[Any, ...]:
         """Return the outputs, in the order of ``workload.outputs``.
@@ -48,7 +100,7 @@ class CudaModule:
         contiguous or not aligned to 16 bytes, and ``out`` arrays that overlap another array. It is also raised where an
         output's library is unknown and no ``out`` is given.
         """
-        given = _named("arrays", [b.name for b in self.workload.inputs], inputs, "inputs")
+        given = _named("arrays", self._inputs, inputs, "inputs")
         results = None if out is None else _named("out arrays", self.workload.outputs, out, "out")
         if inputs and all(isinstance(a, np.ndarray) for a in inputs):
             return self._on_host(given, results)
@@ -74,14 +126,20 @@ class CudaModule:
                 results = {n: framework.empty(parameters[n], first, handle) for n in self.workload.outputs}
             for name, array in results.items():
                 views[name] = arrays.view(parameters[name], array, handle, ordinal, written=written)
-            _check_no_overlap(given, results, views)
+            named = {name: f"input {name}" for name in given} | {name: f"constant {name}" for name in self._constants}
+            _check_no_overlap(named, results, views | self._constants)
             with self._lock:
                 workspace = self._workspace(handle)
-            addresses = {**{n: v.address for n, v in views.items()}, **{n: m.address for n, m in workspace.items()}}
-            kernel.enqueue(tuple(addresses[p.name] for p in kernel.parameters), handle)
+            addresses = {n: v.address for n, v in views.items()} | {n: m.address for n, m in workspace.items()}
+            self._enqueue(kernel, addresses, handle)
             if wait:
                 self._device.stream.wait()
         return tuple(results.values())
+
+    def _enqueue(self, kernel: CudaKernel, addresses: Mapping[str, int], handle: int) -> None:
+        known = {**addresses, **self._kept}
+        ordered = tuple(known[p.name] for p in kernel.parameters)
+        (kernel.enqueue_prepared if self._bound else kernel.enqueue)(ordered, handle)
 
     def _kernel_for(self, given: Mapping[str, Any]) -> CudaKernel:
         """Return the kernel for the extents that the arrays have along the dynamic dimensions, if there are some."""
@@ -107,7 +165,7 @@ class CudaModule:
         per-thread default stream is a different one on each thread."""
         key = (handle, threading.get_ident() if handle == _PER_THREAD_STREAM else 0)
         if key not in self._workspaces:
-            needed = [p for p in self._kernel.parameters if p.role == "workspace"]
+            needed = [p for p in self._kernel.parameters if p.role == "workspace" and p.name not in self._prepared]
             self._workspaces[key] = {p.name: self._device.allocate(p.bytes) for p in needed}
         return self._workspaces[key]
 
@@ -123,9 +181,12 @@ class CudaModule:
                 raise InvalidParameter(f"out {name} must be contiguous and writeable", field=name)
         memories = {name: self._device.hold(np.ascontiguousarray(array)) for name, array in given.items()}
         for parameter in kernel.parameters:
-            if parameter.role != "input":
+            if parameter.name not in {*memories, *self._constants, *self._prepared}:
                 memories[parameter.name] = self._device.allocate(parameter.bytes)
-        kernel.launch([memories[p.name] for p in kernel.parameters])
+        with self._device.context:
+            at = {name: memory.address for name, memory in memories.items()}
+            self._enqueue(kernel, at, self._device.stream.handle)
+            self._device.stream.wait()
         outputs = []
         for name in self.workload.outputs:
             parameter = parameters[name]
@@ -153,9 +214,9 @@ def _named(what: str, names: Sequence[str], given: Sequence[Any], field: str) ->
     return dict(zip(names, given, strict=True))
 
 
-def _check_no_overlap(inputs: Mapping[str, Any], outputs: Mapping[str, Any], views: Mapping[str, ArrayView]) -> None:
-    """A kernel assumes that no two of its arrays overlap, unless it reads both."""
-    earlier = {name: f"input {name}" for name in inputs}
+def _check_no_overlap(inputs: Mapping[str, str], outputs: Mapping[str, Any], views: Mapping[str, ArrayView]) -> None:
+    """A kernel assumes that no two of its arrays overlap, unless it reads both. ``inputs``: what each is called."""
+    earlier = dict(inputs)
     for name in outputs:
         for other, words in earlier.items():
             if views[name].overlaps(views[other]):

@@ -179,7 +179,7 @@ class Gemm:
     has, where the rows are a dynamic dimension; ``m`` has the most then. ``term``: what ``reducer`` combines for all
     ``k``, where it is anything else than the sum of products: an expression that reads the loads ``a.body`` and
     ``b.body``, and perhaps others on ``k`` and the batch alone. ``stored``: whether the results are stored. Where they
-    are not, their rows are reduced (``row_reduced_gemm``)."""
+    are not, their rows are reduced (``row_reduced_gemm``). ``constants``: inputs that all calls share."""
 
     inputs: tuple[Buffer, ...]
     accumulator: Buffer
@@ -201,11 +201,16 @@ class Gemm:
     term: Expr | None = None
     reducer: Reducer = Reducer.SUM
     stored: bool = True
+    constants: frozenset[str] = frozenset()
 
     @property
     def m_end(self) -> Expr:
         """How many rows a call has."""
         return index(self.m.extent) if self.dynamic is None else self.dynamic
+
+    def is_constant(self, tensor: Buffer) -> bool:
+        """Return whether an input stays the same from call to call."""
+        return tensor.name in self.constants
 
     def rows_inside(self, m: Expr) -> list[Expr]:
         """Return the conditions on which ``m`` is a row of the results of a call."""
@@ -407,6 +412,7 @@ class Sides:
             precision=self.inlined.precision,
             term=substitute(stage.body, at) if self.pairwise else None,
             reducer=stage.reducer or Reducer.SUM,
+            constants=self.inlined.constants,
         )
 
 
@@ -540,7 +546,7 @@ def has_constant_strides(p: Gemm, *, sources: bool = True) -> bool:
     split again by quotients and remainders. ``sources``: whether what results read besides must have one, too."""
     operands = [o.body for o in (p.a, *p.all_b)] + ([] if p.term is None else [p.term])
     read = [*operands, *(r.value for r in p.results)] if sources else operands
-    loads = [e for body in read for e in _loads(body) if e.buffer.name not in p.accumulators]
+    loads = [e for body in read for e in loads_of(body) if e.buffer.name not in p.accumulators]
     stores = [Load(r.tensor, r.indices) for r in p.results]
     return all(not _has_quotients(element_form(e)) for e in (*loads, *stores))
 
@@ -592,9 +598,3 @@ def _result(stage: Stage, sums: Sequence[Stage], at: Mapping[str, Expr]) -> Resu
     if not reads or any(r != reads[0] for r in reads):
         return None
     return Result(stage.tensor, tuple(own[a.name] for a in stage.axes), value, inside)
-
-
-def _loads(body: Expr) -> list[Load]:
-    found: list[Load] = []
-    map_loads(body, lambda e: found.append(e) or e)  # type: ignore[func-returns-value]
-    return found

@@ -119,10 +119,33 @@ def test_convolutions_are_right_in_both_layouts(channels_last: bool) -> None:
     assert status.state == "ready" and status.kernels > 0 and not status.reports
 
 
-def test_two_streams_and_a_capture_of_the_caller_do_not_disturb_each_other() -> None:
-    model = layers()
+def grouped() -> Any:
+    """Two layers of groups with few channels, whose filters kernels write to the diagonal of a matrix first."""
+    made = [nn.Conv2d(64, 64, 3, padding=1, groups=8) for _ in range(2)]
+    return nn.Sequential(made[0], nn.ReLU(), made[1]).eval().cuda().half().to(memory_format=torch.channels_last)
+
+
+def images() -> Any:
+    return on_gpu(2, 64, 16, 16).to(memory_format=torch.channels_last)
+
+
+MODELS: dict[str, Any] = {"layers": (layers, lambda: on_gpu(64, 256)), "packed filters": (grouped, images)}
+
+
+def test_filters_are_packed_once_for_all_streams() -> None:
+    model = grouped()
     run = compiled(model)
-    inputs = [on_gpu(64, 256) for _ in range(4)]
+    check(model, run, images())
+    check(model, run, images())
+    program = newest_shape()._bound
+    assert program._is_packed and all(program._packed.values()) and len(program._packed) == 2
+
+
+@pytest.mark.parametrize("case", MODELS)
+def test_two_streams_and_a_capture_of_the_caller_do_not_disturb_each_other(case: str) -> None:
+    model, data = MODELS[case][0](), MODELS[case][1]
+    run = compiled(model)
+    inputs = [data() for _ in range(4)]
     with torch.no_grad():
         expected = [run(x).clone() for x in inputs]
         torch.cuda.synchronize()
@@ -145,10 +168,10 @@ def test_two_streams_and_a_capture_of_the_caller_do_not_disturb_each_other() -> 
             assert torch.equal(y, wanted)
 
 
-def test_weights_may_change_in_place_or_be_replaced() -> None:
-    model = layers()
+@pytest.mark.parametrize("case", MODELS)
+def test_weights_may_change_in_place_or_be_replaced(case: str) -> None:
+    model, x = MODELS[case][0](), MODELS[case][1]()
     run = compiled(model)
-    x = on_gpu(64, 256)
     check(model, run, x)
     with torch.no_grad():
         model[0].weight.mul_(0.5)

@@ -18,14 +18,14 @@ from ....ir.bounds import Interval, loop_range
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.dynamic import with_dynamic_strides
 from ....ir.expr import Expr, Load, distinct_nodes, index
+from ....ir.global_writes import globals_written
 from ....ir.gpu.async_copy import CopyAsync
-from ....ir.gpu.atomic import AtomicReduce
 from ....ir.gpu.barrier import WARPGROUP_THREADS
 from ....ir.gpu.bulk_copy import BulkCopy, Prefetch
-from ....ir.gpu.flagged import FlaggedStore
 from ....ir.gpu.grid_barrier import is_cooperative
 from ....ir.gpu.mbarrier import MbarrierArrive
 from ....ir.gpu.tma import TmaLoad, TmaPrefetch, TmaStore
+from ....ir.prologue import prologue_places
 from ....ir.rewrite import free_variables, loads_of
 from ....ir.stmt import (
     GRID_AXES,
@@ -75,11 +75,12 @@ def emit(kernel: Kernel, target: Target) -> Source:
         if names.count(name) > 1:
             raise CompileError(f"two parameters are called {name}")
     launches = kernel.body.statements if isinstance(kernel.body, Seq) else (kernel.body,)
+    first = prologue_places(kernel)
     texts: list[CppText] = []
     configs: list[LaunchConfig] = []
     used: dict[str, list[Stmt]] = {}
     taken: set[str] = set()
-    for launch in launches:
+    for n, launch in enumerate(launches):
         if not isinstance(launch, Launch):
             raise CompileError(f"a kernel for {target} is made of launches, not of {type(launch).__name__}")
         name = f"tw_{ascii_name(launch.name)}"
@@ -91,7 +92,7 @@ def emit(kernel: Kernel, target: Target) -> Source:
         except RecursionError as error:
             raise CompileError("an expression or loop nest is nested too deeply to be compiled") from error
         texts.append(text)
-        configs.append(config)
+        configs.append(replace(config, in_prologue=n in first))
         for function, callers in functions.items():
             used[function] = used.get(function, []) + callers
     lines: list[tuple[str, tuple[Origin, ...]]] = [
@@ -144,7 +145,7 @@ def _emit_launch(
     whole, launch = launch, replace(launch, body=specialise_warps(launch, kernel.ranges))
     buffers = _accessed(launch)
     arguments = [(i, b) for i, b in enumerate(kernel.parameters) if b.name in buffers]
-    written = {b.name for b in _written(launch.body)}
+    written = {b.name for s in walk_statements(launch.body) for b in globals_written(s)}
     fn = EmittedFunction(
         target.arch,
         whole,
@@ -361,10 +362,3 @@ def _accessed(launch: Launch) -> set[str]:
 def _loads(*roots: Expr) -> list[Load]:
     """Return the loads in expressions, in which each shared part is visited once."""
     return [expr for expr in distinct_nodes(*roots) if isinstance(expr, Load)]
-
-
-def _written(body: Stmt) -> list[Buffer]:
-    """Return the global buffers that are stored to."""
-    found = [s.buffer for s in walk_statements(body) if isinstance(s, Store)]
-    found += [s.target for s in walk_statements(body) if isinstance(s, TmaStore | FlaggedStore | AtomicReduce)]
-    return [buffer for buffer in found if buffer.scope is MemoryScope.GLOBAL]

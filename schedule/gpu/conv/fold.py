@@ -124,20 +124,26 @@ class Folding:
 
     def write(self, w: FreshNameWriter) -> None:
         """The launch that folds: a thread copies a phase of a pixel, or a vector of places, or an element of the
-        filters."""
+        filters. Constant filters have a launch of their own."""
         in_vectors = self._is_single_row and not self.overlapped
         lanes = CHUNK_BYTES // self.images.dtype.bytes if in_vectors else self.images.shape[-1]
         pixels, write = self.images.elements // lanes, self._write_vector if in_vectors else self._write_pixel
         first = -(-pixels // THREADS)
-        ctas = first + -(-self.filters.elements // THREADS)
-        axes = [("fold_cta", ctas, HardwareAxis.GRID_X), ("fold_thread", THREADS, HardwareAxis.THREAD)]
-        with w.launch("fold", axes) as (cta, thread):
+        filter_ctas = -(-self.filters.elements // THREADS)
+        assert self.gemm.b.load is not None
+        apart = self.gemm.is_constant(self.gemm.b.load.buffer)
+        if apart:
+            with w.launch("fold_filters", _axes(filter_ctas)) as (cta, thread):
+                element = cta * THREADS + thread
+                with w.when(element < self.filters.elements):
+                    self._write_filter(w, element)
+        with w.launch("fold", _axes(first if apart else first + filter_ctas)) as (cta, thread):
             pixel, element = cta * THREADS + thread, (cta - first) * THREADS + thread
             with w.when(pixel < pixels):
                 write(w, pixel)
-            own = cta >= first
-            with w.when(own, element < self.filters.elements):
-                self._write_filter(w, element)
+            if not apart:
+                with w.when(cta >= first, element < self.filters.elements):
+                    self._write_filter(w, element)
 
     def _write_pixel(self, w: FreshNameWriter, number: Expr) -> None:
         """Copy the channels of a phase of a pixel, zeros where it is padding."""
@@ -195,6 +201,10 @@ class Folding:
         with w.when(*exists):
             at = {TAP: (depth * window.taps[-2] + row) * window.taps[-1] + place, "k": channel, "n": n}
             w.store(self.filters, to, substitute(self.gemm.b.load, at))
+
+
+def _axes(ctas: int) -> list[tuple[str, int, HardwareAxis]]:
+    return [("fold_cta", ctas, HardwareAxis.GRID_X), ("fold_thread", THREADS, HardwareAxis.THREAD)]
 
 
 def folding_of(

@@ -182,12 +182,15 @@ class ConvPlan(GemmPlan):
             seconds = np.where(columns.flags(PIXELS, IM2COL), seconds, in_patches)
         if self.padding is not None:
             return seconds + _copied_seconds(self.padding.images, known)
+        given = self.given if self.space_to_depth is None else self.space_to_depth.gemm
+        filters = None if given is None else given.b.load
+        writing = 0.0 if filters is not None and self.gemm.is_constant(filters.buffer) else known.launch_seconds
         if self.space_to_depth is not None:
-            return seconds + known.launch_seconds
+            return seconds + writing
         if self.given is None:
             return seconds
         if widening_of(self.given) is not None:
-            return seconds + known.launch_seconds
+            return seconds + writing
         # both are the same where what windows see does not overlap
         written = [folding_of(self.given, overlapped) for overlapped in (False, True)]
         times = [_copied_seconds(f.images, known) for f in written if f]

@@ -326,7 +326,9 @@ def _memory_cycles(gemm: Gemm, peaks: GpuPeaks) -> tuple[float, float]:
     planes, element = max(splitting(gemm).planes, 1), wgmma_atom(gemm).a.bytes
     before, packed = sum(b.bytes for b in loads.values()), sum(b.elements for b in loads.values()) * planes * element
     moved = sum(b.bytes for b in (*gemm.inputs, *(r.tensor for r in gemm.results if gemm.stored))) - before + packed
-    packing = len(loads) * PACK_CYCLES + (before + packed) / peaks.memory_bytes_per_cycle
+    each_call = [b for b in loads.values() if not gemm.is_constant(b)]
+    written = sum(b.bytes + b.elements * planes * element for b in each_call)
+    packing = len(each_call) * PACK_CYCLES + written / peaks.memory_bytes_per_cycle
     return packing, moved / peaks.memory_bytes_per_cycle
 
 
@@ -335,13 +337,14 @@ def _repacking_cycles(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> Fl
     if gemm.window is not None or gemm.b_window is not None:
         return 0.0
     uneven, small = uneven_operands(gemm, as_views=True), copied_first(gemm)
-    return np.where(sizes.repacked == 1, repack_cycles(uneven, peaks), repack_cycles(small, peaks))
+    return np.where(sizes.repacked == 1, repack_cycles(gemm, uneven, peaks), repack_cycles(gemm, small, peaks))
 
 
-def repack_cycles(uneven: Sequence[Buffer], peaks: GpuPeaks) -> float:
-    """Return how many cycles the launch takes that repacks these operands; 0 where there are none."""
-    copied = sum(b.bytes for b in uneven)
-    return REPACK_CYCLES + copied / peaks.multiprocessors / REPACKED_BYTES_PER_CYCLE if uneven else 0.0
+def repack_cycles(gemm: Gemm, uneven: Sequence[Buffer], peaks: GpuPeaks) -> float:
+    """Return how many cycles the launch takes that repacks these operands; 0 where there are none, or all are
+    constant."""
+    copied = sum(b.bytes for b in uneven if not gemm.is_constant(b))
+    return REPACK_CYCLES + copied / peaks.multiprocessors / REPACKED_BYTES_PER_CYCLE if copied else 0.0
 
 
 def _store_cycles(gemm: Gemm, epilogue_stages: Ints) -> Floats:

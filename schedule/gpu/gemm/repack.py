@@ -1,6 +1,7 @@
 """Operands whose rows TMA cannot load are repacked first: a launch copies them to rows at multiples of 16 bytes.
 
-The rest of each row is filled with zeros. Threads may bring 16-bit floats to shared memory instead (``shifted_rows``).
+The rest of each row is filled with zeros. Constant operands have a launch of their own. Threads may bring 16-bit floats
+to shared memory instead (``shifted_rows``).
 
 No view of a tensor spares the copy. One of every eighth row of 16-bit elements has a stride that TMA takes, but its
 rows still begin between multiples of 16 bytes, and no box of TMA may (``ir.gpu.tma``).
@@ -54,7 +55,10 @@ def repack(
     if not uneven:
         return gemm, packed
     copies = {tensor.name: _aligned(w, tensor) for tensor in uneven}
-    _write_launch(w, [(tensor, copies[tensor.name]) for tensor in uneven], gemm.inputs)
+    for constant in (True, False):
+        own = [(tensor, copies[tensor.name]) for tensor in uneven if gemm.is_constant(tensor) == constant]
+        if own:
+            _write_launch(w, own, gemm.inputs)
 
     def replaced(operand: Operand) -> Operand:
         load = _loaded(gemm, operand, as_views)
@@ -88,12 +92,12 @@ def _aligned(w: FreshNameWriter, tensor: Buffer) -> Buffer:
 
 
 def _write_launch(w: FreshNameWriter, pairs: Sequence[tuple[Buffer, Buffer]], inputs: Sequence[Buffer]) -> None:
-    """One launch copies all tensors, each with CTAs of its own; what is not one of ``inputs`` is a view of one. It goes
-    from the last rows to the first: those are multiplied first, and are still in L2 then."""
+    """One launch copies these tensors, each with CTAs of its own; what is not one of ``inputs`` is a view of one. It
+    goes from the last rows to the first: those are multiplied first, and are still in L2 then."""
     pairs, width = pairs[::-1], ROW_ALIGNMENT_BYTES // pairs[0][1].dtype.bytes
     ctas = [-(-copy.elements // (width * THREADS)) for _, copy in pairs]
     axes = [("repack_cta", sum(ctas), HardwareAxis.GRID_X), ("repack_thread", THREADS, HardwareAxis.THREAD)]
-    with w.launch("even_rows", axes) as (cta, thread):
+    with w.launch(w.fresh("even_rows"), axes) as (cta, thread):
         for number, (tensor, copy) in enumerate(pairs):
             first = sum(ctas[:number])
             own = [cta >= first] if first else []

@@ -67,7 +67,7 @@ def prior_seconds(gemm: Gemm, sizes: GemmMmaSizes[Ints], peaks: GpuPeaks) -> Flo
     epilogue = at_once * s.tile_m * s.tile_n / rate / s.split_k
     partials = gemm.accumulator.dtype.bytes * s.tile_m * s.tile_n
     exchange = np.where(s.split_k > 1, EXCHANGE_CYCLES + partials / EXCHANGE_BYTES_PER_CYCLE, 0)
-    repack = np.where(s.repacked == 1, repack_cycles(uneven_operands(gemm), peaks), 0)
+    repack = np.where(s.repacked == 1, repack_cycles(gemm, uneven_operands(gemm), peaks), 0)
     waves = tiles / at_once
     busy = exchange + waves * (START_CYCLES + s.k_iters * iteration + epilogue)
     memory = sum(t.bytes for t in (*gemm.inputs, *(r.tensor for r in gemm.results))) / peaks.memory_bytes_per_cycle

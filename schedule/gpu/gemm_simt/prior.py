@@ -117,7 +117,7 @@ def prior_seconds(gemm: Gemm, widths: CopyWidths, sizes: GemmSimtSizes[Ints], pe
     rounds = tiles // s.ctas_per_sm * round_of(s.ctas_per_sm) + round_of(tiles % s.ctas_per_sm)
     partials = gemm.accumulator.dtype.bytes * s.tile_m * s.tile_n
     exchange = np.where(s.split_k > 1, EXCHANGE_CYCLES + partials / EXCHANGE_BYTES_PER_CYCLE, 0)
-    repack = np.where(s.repacked == 1, repack_cycles(uneven_operands(gemm), peaks), 0)
+    repack = np.where(s.repacked == 1, repack_cycles(gemm, uneven_operands(gemm), peaks), 0)
     return peaks.launch_seconds + (END_CYCLES + repack + exchange + rounds) / peaks.clock_hz
 
 

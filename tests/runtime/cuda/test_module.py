@@ -9,11 +9,13 @@ import pytest
 
 from tilewright.codegen.lowering import build_kernel
 from tilewright.core.errors import InvalidParameter
+from tilewright.core.policy import SpacePolicy
 from tilewright.core.schedule import Schedule
 from tilewright.runtime.cuda.device import CudaDevice
 from tilewright.runtime.cuda.module import CudaModule
 from tilewright.runtime.module import load_module
 from tilewright.schedule.defaults import default_schedule
+from tilewright.schedule.sketches import SKETCHES
 from tilewright.te.dynamic import with_dynamic
 from tilewright.te.operators import OPERATORS
 from tilewright.tests.runtime.cuda.kernels import SHAPE, data, two_launches, workload
@@ -216,3 +218,49 @@ def test_a_dynamic_module_takes_its_extent_from_the_arrays(torch: Any) -> None:
         module(torch.randn((301, 96), device="cuda"))
     with pytest.raises(InvalidParameter, match="shape"):
         module(torch.randn((7, 95), device="cuda"))
+
+
+@pytest.fixture(scope="module")
+def layer() -> CudaModule:
+    """Return a product whose rows of weights are copied to multiples of 16 bytes by a launch of their own."""
+    parameters = {"m": 40, "n": 67, "k": 66, "dtype": "float16", "constant_weights": True}
+    work = OPERATORS["matmul"].workload(parameters)
+    device = CudaDevice()
+    space = SKETCHES["cuda_gemm"].space(work, device.target, policy=SpacePolicy(prune=False))
+    schedule = space.schedule(int(np.flatnonzero(space.column("repacked") == 1)[0]))
+    module = load_module(work, schedule, device.target)
+    assert isinstance(module, CudaModule) and module._kernel.has_prologue
+    return module
+
+
+def operands(seed: int) -> list[Any]:
+    generator = np.random.Generator(np.random.PCG64(seed))
+    return [generator.uniform(-1, 1, shape).astype(np.float16) for shape in ((40, 66), (66, 67))]
+
+
+def test_constants_are_bound_once_for_many_calls(layer: CudaModule, torch: Any) -> None:
+    (a, b), (a2, b2) = ([torch.tensor(x, device="cuda") for x in operands(seed)] for seed in (0, 1))
+    one, other, third = layer.bind(B=b), layer.bind(B=b2), layer.bind(B=operands(0)[1])
+    for given in (a, a2):
+        for module, weights in ((one, b), (other, b2), (third, b)):
+            torch.testing.assert_close(module(given)[0], given @ weights, rtol=1e-2, atol=1e-2)
+        torch.testing.assert_close(layer(given, b2)[0], given @ b2, rtol=1e-2, atol=1e-2)
+    np.testing.assert_array_equal(one(operands(0)[0])[0], one(a)[0].cpu().numpy())
+    before, stream = one(a)[0], torch.cuda.Stream()
+    b.zero_()  # This breaks the promise, and shows that the copy is read.
+    torch.cuda.synchronize()
+    assert torch.equal(one(a, stream=stream)[0], before)
+
+
+def test_wrong_constants_are_explained(layer: CudaModule, module: CudaModule, torch: Any) -> None:
+    a, b = (torch.tensor(x, device="cuda") for x in operands(0))
+    with pytest.raises(InvalidParameter, match="constants given: A, B; needed: B"):
+        layer.bind(A=a, B=b)
+    with pytest.raises(InvalidParameter, match="constants given: A; needed: none"):
+        module.bind(A=a)
+    with pytest.raises(InvalidParameter, match=r"B has shape \[40, 66\], needed: \[66, 67\]"):
+        layer.bind(B=a)
+    with pytest.raises(InvalidParameter, match="2 arrays given, 1 needed: A"):
+        layer.bind(B=b)(a, b)
+    with pytest.raises(InvalidParameter, match="out C overlaps constant B"):
+        layer.bind(B=b)(a, out=[b.reshape(-1)[: 40 * 67].reshape(40, 67)])
