@@ -5,10 +5,10 @@ Groups of rows: ``a`` large, ``b`` small and skinny, ``c`` odd, ``d`` layouts, `
 fused, ``i`` float32 in IEEE arithmetic, which torch keeps to as well, ``g`` few elements with long sums (Gram
 matrices), ``h`` weights of 8 bits, ``j`` float64, and sums of pairs that are no products, ``k`` products whose rows
 are reduced, ``l`` contractions as ``torch.einsum`` takes them, whose axes stand in any order, with results in the order
-that is written. Bars, short and sustained:
+that is written, ``m`` few rows whose operands have rows of odd lengths. Bars, short and sustained:
 ``a`` a geometric mean of (best peer / ours) of at least 1.0 and no row under 0.97, and 4096^3 at 90 % of the best rate
 of any kernel in the run; ``b`` to ``e`` together 1.15 and no row under 1.0; ``f`` 1.15 and no row under 1.03; ``i`` 1.0
-and no row under 0.9; ``g``, ``h`` and ``j`` to ``l`` 1.1 and no row under 1.0, but 0.97 in ``j``. Every row is found
+and no row under 0.9; ``g``, ``h`` and ``j`` to ``m`` 1.1 and no row under 1.0, but 0.97 in ``j``. Every row is found
 with 100 candidates in three minutes. Settings: those of ``gpu_table``.
 """
 
@@ -35,6 +35,7 @@ _BARS: Bars = {
     "pairs": ("j", 1.1, 0.97),
     "reduced_rows": ("k", 1.1, 1.0),
     "contractions": ("l", 1.1, 1.0),
+    "few_odd_rows": ("m", 1.1, 1.0),
 }
 
 
@@ -166,6 +167,10 @@ _SMALL = (
     (64, 28672, 4096),
 )
 _ODD = ((1000, 1111, 777), (4095, 4097, 4093), (3, 5000, 129), (2048, 50257, 768))
+_FEW_ODD = (
+    *((9, 2168, 5774, "bfloat16"), (16, 4096, 4097, "float16"), (33, 3001, 3001, "bfloat16")),
+    *((64, 8191, 2050, "float16"), (16, 50257, 769, "float16"), (4, 1000, 10001, "float16")),
+)
 _LAYOUTS = {"nn": (False, False), "tn": (True, False), "tt": (True, True)}
 _IEEE = ((2048, 2048, 2048), (4096, 4096, 4096), (1024, 4096, 1024), (32768, 32, 512))
 _LONG = (
@@ -208,6 +213,8 @@ ROWS: dict[str, Row] = {
     "l-sampled": _einsum("ik,jk,ij->ij", i=4096, j=4096, k=512),
     "l-values-of-heads": _einsum("bhk,bkhd->bhd", b=32, h=16, k=4096, d=128),
     "l-one-row-of-each": _einsum("bk,bnk->bn", b=24, k=2000, n=2000),
+    **{f"m-{m}x{n}x{k}": _linear(m, n, k, dtype) for m, n, k, dtype in _FEW_ODD},
+    **{f"m-nn-{m}x4097x4096": _layout(m, 4097, 4096, a_transposed=False, b_transposed=False) for m in (5, 16, 64)},
     "i-nn-4096x4096x4096": Row("matmul", {"m": 4096, "n": 4096, "k": 4096}, torch.matmul),
     "i-64x256x512x128": Row("batch_matmul", {"batch": 64, "m": 256, "n": 512, "k": 128}, torch.bmm),
     "i-bias_gelu-1024x1024x4096": Row(

@@ -46,6 +46,7 @@ CLASSES: Mapping[str, Callable[[Draw], Extents]] = {
     "odd": lambda d: _extents(d, (1, 700), (1, 700), (1, 700)),
     "whole": lambda d: _extents(d, (1, 128), (1, 128), (1, 128), units=_WHOLE),
     "skinny": lambda d: _extents(d, (1, 65), (1, 400), (1, 400), units=(1, 8, 8)),
+    "few odd": lambda d: _extents(d, (2, 65), (1, 3000), (1, 1500)),
     "vector": lambda d: _extents(d, (1, 4), (1, 400), (1, 400), units=(1, 8, 8)),
     "large": lambda d: _extents(d, (64, 320), (64, 320), (1, 33), units=_WHOLE),
     "long": lambda d: _extents(d, (1, 40), (1, 40), (256, 1500), units=_WHOLE),

@@ -40,6 +40,8 @@ PRODUCTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "statistics of rows": ("mlp", {"rows": 40, "width": 128, "layers": 2, "dtype": "float16"}),
     "some rows": ("linear", {"rows": 33, "inputs": 520, "outputs": 1288, "dtype": "float16"}),
     "few rows": ("linear", {"rows": 2, "inputs": 2056, "outputs": 1288, "dtype": "bfloat16"}),
+    "few rows that begin anywhere": ("linear", {"rows": 9, "inputs": 1001, "outputs": 667, "dtype": "float16"}),
+    "few rows that begin anywhere along n": ("matmul", {"m": 20, "n": 667, "k": 600, "dtype": "bfloat16"}),
     "causal attention": (
         "attention",
         {"heads": 8, "queries": 500, "keys": 520, "depth": 128, "causal": True, "dtype": "float16"},

@@ -125,21 +125,28 @@ def copy_async(stmt: CopyAsync, context: LaunchContext) -> LaunchAction:
     elements, size = stmt.elements, stmt.elements * stmt.target.dtype.bytes
     memory, origin = copy_memories(stmt.target, stmt.source, context)
     target_of = target_elements(stmt.target_indices, memory, elements, size, context)
-    source_of = source_elements(stmt, origin, elements, size, context)
-    mask_closure = None if stmt.mask is None else value_closure(stmt.mask, context)
+    source_of = source_elements(stmt, origin, elements if stmt.present is None else 1, size, context)
+    given = stmt.mask if stmt.present is None else stmt.present
+    present_closure = None if given is None else value_closure(given, context)
     steps = np.arange(elements, dtype=np.int64)
 
     def run(state: LaunchState) -> None:
         begin, who = target_of(state)
         source = np.full((state.threads, elements), -1, dtype=np.int64)
         outer = state.active
-        mask = np.broadcast_to(np.asarray(True if mask_closure is None else mask_closure(state)), (state.threads,))
-        if under(state, mask):
+        found = np.asarray(True if present_closure is None else present_closure(state))
+        present = np.broadcast_to(found if stmt.present is not None else found * elements, (state.threads,))
+        if under(state, present > 0):
             first, readers = source_of(state)
-            read = first[:, None] + steps
-            check_read(origin, state, context, read.ravel(), np.repeat(readers, elements))
-            origin.count_reads(read.ravel(), 1)
-            source[readers] = read
+            read, there = first[:, None] + steps, steps < present[readers, None]
+            beyond = (there & (read >= origin.buffer.elements)).any(axis=1)
+            if beyond.any():
+                who_reads = int(readers[beyond.argmax()])
+                what = f"a copy of elements beyond the end of {origin.buffer.name}"
+                raise context.fault(what, state, who_reads, origin.buffer.name)
+            check_read(origin, state, context, read[there], np.repeat(readers, elements)[there.ravel()])
+            origin.count_reads(read[there], 1)
+            source[readers] = np.where(there, read, -1)
         state.active = outer
         target = begin[:, None] + steps
         begin_copy(state, context, memory, target, who)

@@ -27,6 +27,12 @@ def _copy_async(stmt: CopyAsync, names: BoundNames) -> None:
         raise RuleBroken("operation", f"an asynchronous copy of {size} bytes, not 4, 8 or 16")
     if stmt.mask is not None and type_of(stmt.mask, names) != (boolean, 1):
         raise RuleBroken("mask", f"the mask of a copy to {stmt.target.name} is no scalar bool")
+    if stmt.present is not None:
+        if stmt.mask is not None:
+            raise RuleBroken("mask", f"a copy to {stmt.target.name} has a mask and a number of present elements")
+        dtype, lanes = type_of(stmt.present, names)
+        if not dtype.is_integer or lanes != 1:
+            raise RuleBroken("operation", f"a copy to {stmt.target.name} with {dtype} in {lanes} lanes present")
     for buffer, indices in ((stmt.target, stmt.target_indices), (stmt.source, stmt.source_indices)):
         check_contiguous(buffer, stmt.elements)
         check_aligned(buffer, indices, size)

@@ -287,6 +287,36 @@ def test_masked_copies_bring_zeros() -> None:
     np.testing.assert_array_equal(each(write)[0], expected)
 
 
+def test_copies_of_a_part_bring_zeros_behind_it() -> None:
+    def write(w: Writer, a: Buffer, o: Buffer, t: Expr) -> None:
+        kept = w.allocate("S", (THREADS, 4), float32, MemoryScope.SHARED)
+        w.emit(CopyAsync(kept, (t, Z), a, (index(3), t // 4 * 4), 4, present=t % 5))
+        w.emit(CopyAsyncCommit())
+        w.emit(CopyAsyncWait(0))
+        w.store(o, (Z, t), Load(kept, (t, t % 4)))
+
+    expected = np.where(T % 4 < T % 5, DATA[3, T // 4 * 4 + T % 4], 0)
+    np.testing.assert_array_equal(each(write)[0], expected)
+
+
+@pytest.mark.parametrize("present", [2, 3])
+def test_copies_of_a_part_may_reach_the_end_of_a_tensor_and_not_beyond(present: int) -> None:
+    a, o, w = Buffer("A", (6,), float32), Buffer("O", (8,), float32), Writer()
+    with w.launch("end", [("t", 2, THREAD)]) as (t,):
+        kept = w.allocate("S", (8,), float32, MemoryScope.SHARED)
+        w.emit(CopyAsync(kept, (t * 4,), a, (t * 4,), 4, present=Select(t < 1, index(4), index(present))))
+        w.emit(CopyAsyncCommit())
+        w.emit(CopyAsyncWait(0))
+        w.store(o, (Ramp(t * 4, 1, 4),), Load(kept, (Ramp(t * 4, 1, 4),)))
+    kernel = Kernel("end", (a,), (o,), (), w.finish())
+    data = np.arange(6, dtype=np.float32)
+    if present == 2:
+        np.testing.assert_array_equal(interpret(kernel, {"A": data})["O"], [*data, 0, 0])
+    else:
+        with pytest.raises(KernelFault, match="a copy of elements beyond the end of A at t=1"):
+            interpret(kernel, {"A": data})
+
+
 # Faults --------------------------------------------------------------------------------------------------------
 
 Write = Callable[[Writer, Buffer, Buffer, Expr], None]

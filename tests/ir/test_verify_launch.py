@@ -233,6 +233,16 @@ BROKEN: list[tuple[str, str, Callable[[], Kernel]]] = [
         "I is accessed at bytes that are no multiple of 8",
         lambda: kernel(copy(S, (Z, Z), (Z, index(2)), 4), S),
     ),
+    (
+        "mask",
+        "a copy to S has a mask and a number of present elements",
+        lambda: kernel(replace(copy(S, (Z, Z), (Z, Z), 8), mask=T < 4, present=T), S),
+    ),
+    (
+        "operation",
+        "a copy to S with float32 in 1 lanes present",
+        lambda: kernel(replace(copy(S, (Z, Z), (Z, Z), 8), present=ONE), S),
+    ),
     ("operation", "R has scope register, not shared", lambda: kernel(copy(R, (Z,), (Z, Z), 8), R)),
     (
         "operation",

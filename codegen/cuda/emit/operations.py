@@ -137,6 +137,9 @@ def _copy(emitter: ExpressionEmitter, stmt: Prefetch | CopyAsync | CopyAsyncComm
             target = _folded_address_of(emitter, stmt.target, stmt.target_indices)
             source = _folded_address_of(emitter, stmt.source, stmt.source_indices)
             size = stmt.elements * stmt.target.dtype.bytes
+            if stmt.present is not None:
+                present = f"({emitter.value(stmt.present).text}) * {stmt.target.dtype.bytes}"
+                return f"{fn.use('cp_async_part')}<{size}>({target}, {source}, {present});"
             if size == WIDEST_BYTES and brings_lines(fn, stmt.source):
                 return f"{fn.use('cp_async_line')}({target}, {source}{predicate});"
             return f"{fn.use('cp_async')}<{size}>({target}, {source}{predicate});"

@@ -17,6 +17,19 @@ template <int BYTES> $void cp_async(void* to, const void* from, bool predicate =
 }""",
         ("smem_address",),
     ),
+    "cp_async_part": DeviceFunction(
+        """// copies the first `present` of BYTES bytes from global to shared memory, and writes zeros behind them
+template <int BYTES> $void cp_async_part(void* to, const void* from, int present) {
+  const unsigned address = smem_address(to);
+  if (BYTES == 16)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 :: "r"(address), "l"(__cvta_generic_to_global(from)), "r"(present) : "memory");
+  else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
+                 :: "r"(address), "l"(__cvta_generic_to_global(from)), "n"(BYTES), "r"(present) : "memory");
+}""",
+        ("smem_address",),
+    ),
     "cp_async_line": DeviceFunction(
         """// as cp_async of 16 bytes; brings the whole cache line into L2, too
 void cp_async_line(void* to, const void* from, bool predicate = true) {

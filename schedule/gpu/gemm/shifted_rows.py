@@ -26,6 +26,7 @@ from ....ir.gpu.wgmma import LINE_BYTES, SWIZZLE_128B_ELEMENTS
 from ....ir.rewrite import substitute
 from ...problems.gemm import Gemm
 from ..tma_view import ending_at, operand_view
+from ..unaligned_loads import UnalignedVector, flat_view, vector_elements, whole_vectors
 from .k_atoms import row_depth
 from .operand_stages import OperandStages
 from .repack import ROW_ALIGNMENT_BYTES, has_uneven_rows, uneven_operands
@@ -107,11 +108,10 @@ class ShiftedStages(OperandStages):
         """Return the box of ``rows`` indices of the axis ``outer`` that begins at ``at``, of the rows that ``load``
         reads."""
         tensor, corner = load.buffer, [substitute(i, at) for i in load.indices]
-        flat = Buffer(tensor.name, (tensor.elements,), tensor.dtype, tensor.scope)
         begin = sum((i * stride for i, stride in zip(corner, tensor.strides, strict=True)), index(0))
         row = load.indices.index(Var(outer))
         inside = (tensor.shape[row] - corner[row], tensor.shape[-1] - corner[-1])
-        return RowBox(flat, begin, tensor.strides[row], rows, inside, self.buffer, target)
+        return RowBox(flat_view(tensor), begin, tensor.strides[row], rows, inside, self.buffer, target)
 
 
 def can_shift(gemm: Gemm) -> bool:
@@ -163,13 +163,10 @@ def load_part(w: Writer, part: Part, moved: Buffer, thread: Expr) -> None:
     """The ``thread`` of a warpgroup loads its vectors of a part."""
     first, width = 0, _width(part[0])
     for box in part:
-        whole = box.tensor.elements // width * width
         with w.unrolled("vector", box.vectors) as n:
             row, column = _place(n, thread, width)
-            flat = Ramp(box.begin + row * box.pitch + column, 1, width)
-            there = Ramp(column, 1, width) < Broadcast(box.inside[1], width)
-            there = logical_and(Broadcast(_has_row(box, row), width), there, flat < Broadcast(index(whole), width))
-            w.store(moved, (n + first, Ramp(index(0), 1, width)), Load(box.tensor, (flat,), there))
+            vector = UnalignedVector(box.tensor, box.begin + row * box.pitch + column, column, box.inside[1])
+            w.store(moved, (n + first, Ramp(index(0), 1, width)), vector.load(_has_row(box, row)))
         first += box.vectors
 
 
@@ -200,8 +197,7 @@ def store_part(w: Writer, part: Part, moved: Buffer, thread: Expr) -> None:
 def _store_rest(w: Writer, box: RowBox, thread: Expr) -> None:
     """Copy the last elements of a tensor that are no whole vector, one by one. The vector of one more would end beyond
     it."""
-    width = _width(box)
-    whole = box.tensor.elements // width * width
+    width, whole = _width(box), whole_vectors(box.tensor)
     if whole == box.tensor.elements:
         return
     with w.when(box.begin + ((box.rows - 1) * box.pitch + (LINE_VECTORS * width - 1)) >= whole):
@@ -213,7 +209,7 @@ def _store_rest(w: Writer, box: RowBox, thread: Expr) -> None:
 
 
 def _width(box: RowBox) -> int:
-    return ROW_ALIGNMENT_BYTES // box.tensor.dtype.bytes
+    return vector_elements(box.tensor)
 
 
 def _place(n: Expr, thread: Expr, width: int) -> tuple[Expr, Expr]:

@@ -1,5 +1,6 @@
 """Writes the kernel of ``cuda_skinny_mixed``: products with at most 64 rows whose weights have fewer bits than what
-they are multiplied with.
+they are multiplied with, or rows that begin anywhere. Vectors of such rows are shifted in registers
+(``unaligned_loads``).
 
 B is the left operand of mma.sync, as in ``cuda_skinny_mma``. Its fragments are computed in registers from what each
 lane has loaded of B, so that B goes through no shared memory. A fragment has places of ``k`` in pairs, those of four
@@ -12,7 +13,7 @@ neighbouring places, those of one load of 16 bytes.
     partial accumulators of all warps and of the blocks of the cluster are added in a fixed order; epilogue
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from ....core.dtypes import float32
@@ -32,8 +33,11 @@ from ..l2_prefetch import L2Prefetch
 from ..launch_axes import warp_axes
 from ..split_k import ColumnSlice, allocate_partials, reduce_columns
 from ..streamed_operand import StreamedOperand
+from ..unaligned_loads import UnalignedVector, flat_view
 from .mixed_sizes import SkinnyMixedSizes
+from .mma_mainloop import can_shift_skinny_mma
 from .mma_tiles import ATOM_M, ATOM_N, COPY_ELEMENTS, mma_atom_of
+from .shifted_tiles import is_in_vectors
 
 _PLACES = 4
 """How many places of ``k`` a lane has in one fragment."""
@@ -54,7 +58,9 @@ class _SkinnyMixedWriter:
         atom = mma_atom_of(self.dtype)
         assert atom is not None
         self.atom = atom
-        self.row_vectors = p.k.extent // weights.vector
+        self.row_vectors = -(-p.k.extent // weights.vector)
+        anywhere = can_shift_skinny_mma(p)
+        self.shifts_a, self.shifts_b = (anywhere and not is_in_vectors(p, o) for o in (p.a, p.b))
         self.w = FreshNameWriter(p.names)
 
     def kernel(self) -> Kernel:
@@ -99,15 +105,22 @@ class _SkinnyMixedWriter:
         factors = w.allocate("factors", (s.vectors, rows), float32, MemoryScope.REGISTER)
         with w.unrolled("loaded", s.vectors) as u, w.unrolled("row", rows) as row:
             n, vector = self._n(row), self._vector(step, u)[0]
-            source = contiguous_vector(weights.first_element({"n": n}, vector), weights.elements)
-            w.store(raw, contiguous_vector((u, row, index(0)), weights.elements), Load(weights.load.buffer, source))
+            if self.shifts_b:
+                k = self._vector_number(step, u) * weights.vector
+                self._load_unaligned(raw, (u, row), weights.load, {"n": n, "k": k})
+            else:
+                source = contiguous_vector(weights.first_element({"n": n}, vector), weights.elements)
+                w.store(raw, contiguous_vector((u, row, index(0)), weights.elements), Load(weights.load.buffer, source))
             for held, load in zip(once, weights.once, strict=True):
                 w.store(held, (u, row), weights.once_at(load, {"n": n}, vector * weights.vector))
             if self.scale is not None:
                 w.store(factors, (u, row), scalar_at(self.scale, {"n": n, "k": vector * weights.vector}))
         with w.unrolled("vector", s.vectors) as u:
             vector, inside = self._vector(step, u)
-            a = self._load_a(vector * weights.vector, inside)
+            if self.shifts_a:
+                a = self._load_unaligned_a(self._vector_number(step, u) * weights.vector)
+            else:
+                a = self._load_a(vector * weights.vector, inside)
             b = w.allocate("b", (s.atoms_n, 2 * weights.vector), self.dtype, MemoryScope.REGISTER)
             with w.unrolled("b_atom", s.atoms_n) as i, w.unrolled("half", 2) as half:
                 own = i * 2 + half
@@ -159,12 +172,35 @@ class _SkinnyMixedWriter:
     def _vector(self, step: Expr, u: Expr) -> tuple[Expr, Expr | None]:
         """Return the number along a row of this lane's vector, the last one where there is none; whether there is one,
         None where there surely is."""
-        s = self.s
-        chunk = ((self.rank * s.steps + step) * s.vectors + u) * s.warps_k + self.warp_k
-        vector = chunk * QUAD + self.lane % QUAD
+        s, vector = self.s, self._vector_number(step, u)
         if s.split_k * s.steps * s.vectors * s.warps_k * QUAD == self.row_vectors:
             return vector, None
         return minimum(vector, index(self.row_vectors - 1)), vector < self.row_vectors
+
+    def _vector_number(self, step: Expr, u: Expr) -> Expr:
+        """Return the number along a row of this lane's vector, also of one that there is not."""
+        s = self.s
+        chunk = ((self.rank * s.steps + step) * s.vectors + u) * s.warps_k + self.warp_k
+        return chunk * QUAD + self.lane % QUAD
+
+    def _load_unaligned_a(self, k: Expr) -> Buffer:
+        """As ``_load_a``, for rows that begin anywhere."""
+        s, w = self.s, self.w
+        a = w.allocate("a", (s.atoms_m, COPY_ELEMENTS), self.dtype, MemoryScope.REGISTER)
+        with w.unrolled("a_atom", s.atoms_m) as j:
+            m = j * ATOM_N + self.lane // QUAD
+            if self.p.m.extent % ATOM_N:
+                m = minimum(m, index(self.p.m.extent - 1))
+            self._load_unaligned(a, (j,), self.a, {"m": m, "k": k})
+        return a
+
+    def _load_unaligned(self, target: Buffer, to: tuple[Expr, ...], load: Load, at: Mapping[str, Expr]) -> None:
+        """Load a vector of a row that begins anywhere, zeros behind its end."""
+        indices = [substitute(i, at) for i in load.indices]
+        begin = sum((i * stride for i, stride in zip(indices, load.buffer.strides, strict=True)), index(0))
+        vector = UnalignedVector(flat_view(load.buffer), begin, at["k"], index(self.p.k.extent))
+        self.w.store(target, contiguous_vector((*to, index(0)), COPY_ELEMENTS), vector.load())
+        vector.load_rest(self.w, target, to)
 
     def _load_a(self, k: Expr, inside: Expr | None) -> Buffer:
         """Load the places of A from ``k`` on, zeros where they are not ``inside``: one row of each atom, the last one

@@ -1,6 +1,6 @@
 """Describes the space of ``cuda_skinny_mixed``: products with at most 64 rows whose weights are stored in another form
 than that in which they are multiplied, such as integers of 4 or 8 bits with scales, floats of 8 bits, or places in a
-table.
+table; or in the same form, in rows that begin anywhere.
 
 The sketch takes an A of 16-bit floats that is K-major, a B whose values are of that dtype and follow from any
 expression (``gpu.streamed_operand``), float32 accumulators, and outputs that are any pointwise functions of them.
@@ -35,14 +35,18 @@ from ..streamed_operand import VECTOR_BYTES, StreamedOperand, is_same, streamed_
 from ..term_cost import value_cost
 from .mixed_mainloop import lower_skinny_mixed
 from .mixed_sizes import SkinnyMixedSizes, chunks_of, skinny_mixed_sizes
-from .mma_mainloop import can_lower_skinny_mma, in_whole_vectors
+from .mma_mainloop import can_lower_skinny_mma, can_shift_skinny_mma
 from .mma_tiles import ATOM_K, ATOM_M, ATOM_N, COPY_ELEMENTS, mma_atom_of
 from .prior import EXCHANGE_BYTES_PER_CYCLE, EXCHANGE_CYCLES, MMA_SHARE, WeightStream, weight_stream_seconds
+from .shifted_tiles import in_whole_vectors, is_in_vectors
 
 MOST_PROMISING = 64
 """How many settings are promising, those of the least prior."""
 MOST_REGISTERS = 208
 """With more registers by the estimate, threads may have to spill some (from compiled kernels)."""
+SHIFTED_B_CYCLES, SHIFTED_A_CYCLES = 17, 22
+"""What a vector of a row that begins anywhere takes a warp, of B and of A, fitted to kernels of eight products on an
+H200."""
 STEP_CYCLES = 700
 """How many cycles of a step of a warp nothing of its own overlaps, by estimate: A comes from L2."""
 
@@ -119,8 +123,18 @@ class SkinnyMixedPlan(GpuPlan):
             shared_bytes=2 * a_elements,
             mma_cycles=np.maximum(mma, computed),
             chain_cycles=size.steps * STEP_CYCLES + exchange,
+            exposed_cycles=self._shifting_cycles(size),
         )
         return weight_stream_seconds(p, ceilings, stream)
+
+    def _shifting_cycles(self, size: SkinnyMixedSizes[Ints]) -> Floats | float:
+        """Return how many cycles of a multiprocessor it takes to shift vectors of rows that begin anywhere."""
+        p = self.product
+        if not can_shift_skinny_mma(p):
+            return 0.0
+        vectors = size.warps * size.steps * size.vectors * -(-size.blocks // self.target.threads)
+        b, a = (not is_in_vectors(p, operand) for operand in (p.b, p.a))
+        return vectors * (2 * size.atoms_n * b * SHIFTED_B_CYCLES + size.atoms_m * a * SHIFTED_A_CYCLES)
 
     def _exchanged_bytes(self, size: SkinnyMixedSizes[Ints]) -> Ints:
         return 4 * self.product.m.extent * size.block_n * (size.split_k - 1) // size.split_k
@@ -143,9 +157,14 @@ def _plan(workload: Workload, target: Target) -> SkinnyMixedPlan | None:
     if p is None or p.accumulator.dtype != float32 or can_lower_skinny_mma(p):
         return None
     a = p.a
-    if a.load is None or mma_atom_of(a.load.dtype) is None or not in_whole_vectors(a, p.k.extent, a.k, a.row):
+    if a.load is None or mma_atom_of(a.load.dtype) is None:
         return None
-    found = _streamed(p, a.load.dtype)
+    if can_shift_skinny_mma(p) and p.b.k == 1:
+        assert p.b.load is not None
+        found: tuple[StreamedOperand, Expr | None] | None
+        found = StreamedOperand(p.b.body, "k", p.b.load, 1, COPY_ELEMENTS, ()), None
+    else:
+        found = _streamed(p, a.load.dtype) if in_whole_vectors(a, p.k.extent, a.k, a.row) else None
     if found is None:
         return None
     plan = SkinnyMixedPlan(p, *found, target)

@@ -1,5 +1,9 @@
 """Writes the kernel of ``cuda_skinny_mma``: products with at most 64 rows on mma.sync, fed by cp.async.
 
+Rows of operands may begin anywhere. Such rows are copied with the aligned vectors that they lie in, as far as they are
+inside of the tensor, and fragments are loaded element by element from where each row begins in shared memory
+(``shifted_tiles``), not by ldmatrix.
+
 B is the left operand of the matrix instruction, so that its 16 rows are outputs ``n`` and its 8 columns are rows ``m``
 of A: few rows waste little then. Every warp multiplies its own tiles of B. It alone fills and empties their circular
 buffer in shared memory, so that many bytes are in flight without a barrier of the block.
@@ -20,7 +24,7 @@ from collections.abc import Mapping
 
 from ....core.dtypes import float32
 from ....ir.buffer import Buffer, MemoryScope
-from ....ir.expr import WARP_LANES, Expr, Load, conjunction, const, index, minimum
+from ....ir.expr import WARP_LANES, Broadcast, Expr, Load, Ramp, conjunction, const, index, minimum
 from ....ir.gpu.async_copy import CopyAsync, CopyAsyncCommit, CopyAsyncWait
 from ....ir.gpu.barrier import SyncScope
 from ....ir.gpu.ldmatrix import LoadMatrix
@@ -28,14 +32,14 @@ from ....ir.gpu.mma import Mma
 from ....ir.rewrite import substitute
 from ....ir.stmt import Kernel
 from ...loop_nest.nest import KERNEL_NAME
-from ...problems.gemm import Gemm, Operand
-from ...tile.load_analysis import flat_offset
+from ...problems.gemm import Gemm
 from ...tile.names import FreshNameWriter
 from ..l2_prefetch import L2Prefetch, prefetch_operands
 from ..launch_axes import warp_axes
 from ..split_k import ColumnSlice, allocate_partials, reduce_columns
 from .mma_sizes import SkinnyMmaSizes
 from .mma_tiles import ATOM_K, ATOM_M, ATOM_N, COPY_ELEMENTS, mma_atom_of, tile_layout
+from .shifted_tiles import ShiftedRows, can_shift, is_in_vectors, shifted_rows_of
 
 
 def lower_skinny_mma(p: Gemm, s: SkinnyMmaSizes[int]) -> Kernel:
@@ -53,6 +57,7 @@ class _SkinnyMmaWriter:
         assert atom is not None
         self.atom = atom
         self.b_is_k_major = p.b.k == 1
+        self.shifted_a, self.shifted_b = (shifted_rows_of(p, o) for o in (p.a, p.b))
         self.shares_a = s.warps_n > 1
         self.warp_n = s.atoms_n * ATOM_M
         self.k_is_whole = p.k.extent % (s.split_k * s.warps_k * s.tile_k) == 0
@@ -81,7 +86,7 @@ class _SkinnyMmaWriter:
         neighbouring tiles. (More costs time on an H200: 10 % where the stages are prefetched twice over.)"""
         p, s = self.p, self.s
         step = s.warps_k * s.tile_k
-        if not self.b_is_k_major or not self.k_is_whole:
+        if not self.b_is_k_major or not self.k_is_whole or self.shifted_b is not None:
             return
         thread = (self.warp * WARP_LANES + self.lane, s.threads)
         prefetch = L2Prefetch(self.w, thread, (self.block, s.blocks_n), s.prefetching_ctas)
@@ -90,16 +95,17 @@ class _SkinnyMmaWriter:
 
     # --- the stages in shared memory
 
-    def _stages(self, name: str, owners: int, rows: int, columns: int) -> Buffer:
+    def _stages(self, name: str, owners: int, rows: int, columns: int, *, shifted: bool) -> Buffer:
         """Return a circular buffer of tiles for each owner: (owner, stage, row, column)."""
-        shape = (owners, self.s.stages, rows, columns)
-        return self.w.allocate(name, shape, self.dtype, MemoryScope.SHARED, tile_layout(shape))
+        shape = (owners, self.s.stages, rows, columns + COPY_ELEMENTS if shifted else columns)
+        return self.w.allocate(name, shape, self.dtype, MemoryScope.SHARED, None if shifted else tile_layout(shape))
 
     def _mainloop(self, accumulators: Buffer) -> None:
         s, w = self.s, self.w
         b_tile = (self.warp_n, s.tile_k) if self.b_is_k_major else (s.tile_k, self.warp_n)
-        self.b_stages = self._stages("b_stages", s.warps, *b_tile)
-        self.a_stages = self._stages("a_stages", s.warps_k if self.shares_a else s.warps, s.atoms_m * ATOM_N, s.tile_k)
+        self.b_stages = self._stages("b_stages", s.warps, *b_tile, shifted=self.shifted_b is not None)
+        owners, a_tile = s.warps_k if self.shares_a else s.warps, (s.atoms_m * ATOM_N, s.tile_k)
+        self.a_stages = self._stages("a_stages", owners, *a_tile, shifted=self.shifted_a is not None)
         distance = s.stages - 1
         with w.unrolled("prologue", distance) as k_tile:
             with w.when(k_tile < s.k_tiles if distance > s.k_tiles else None):
@@ -129,14 +135,15 @@ class _SkinnyMmaWriter:
         n = self.block * s.block_n + self.warp_idx_n * self.warp_n
         alone = (index(0), 1)
         b_corner = {"n": n, "k": k} if self.b_is_k_major else {"k": k, "n": n}
-        self._copy_tile("b", self.b, self.b_stages, (self.warp, stage), b_corner, alone)
+        self._copy_tile("b", self.shifted_b or self.b, self.b_stages, (self.warp, stage), b_corner, alone)
         sharing = (self.warp_idx_n, s.warps_n) if self.shares_a else alone
-        self._copy_tile("a", self.a, self.a_stages, (self.a_owner, stage), {"m": index(0), "k": k}, sharing)
+        a_corner = {"m": index(0), "k": k}
+        self._copy_tile("a", self.shifted_a or self.a, self.a_stages, (self.a_owner, stage), a_corner, sharing)
 
     def _copy_tile(
         self,
         operand: str,
-        load: Load,
+        source: Load | ShiftedRows,
         stages: Buffer,
         to: tuple[Expr, Expr],
         corner: Mapping[str, Expr],
@@ -155,11 +162,14 @@ class _SkinnyMmaWriter:
             vector = (turn * warps + number) * WARP_LANES + self.lane
             row, column = vector // vectors, (vector % vectors) * COPY_ELEMENTS
             at = {row_axis: first_row + row, column_axis: first_column + column}
-            mask = self._inside(at)
             spare = rounds * WARP_LANES * warps > rows * vectors
             with w.when(row < rows if spare else None):
-                indices = tuple(substitute(i, at) for i in load.indices)
-                w.emit(CopyAsync(stages, (*to, row, column), load.buffer, indices, COPY_ELEMENTS, mask))
+                if isinstance(source, ShiftedRows):
+                    w.emit(source.copy(stages, to, corner, row, vector % vectors))
+                else:
+                    mask = self._inside(at)
+                    indices = tuple(substitute(i, at) for i in source.indices)
+                    w.emit(CopyAsync(stages, (*to, row, column), source.buffer, indices, COPY_ELEMENTS, mask))
 
     def _inside(self, at: dict[str, Expr]) -> Expr | None:
         """Return the condition that a vector lies in its tensor. Along ``n`` the index is clamped instead."""
@@ -185,15 +195,21 @@ class _SkinnyMmaWriter:
             a = w.allocate("a", (s.atoms_m, 8), self.dtype, MemoryScope.REGISTER)
             with w.unrolled("b_atom", s.atoms_n) as i, w.unrolled("b_half", 2) as h:
                 k = pair * (2 * ATOM_K) + h * ATOM_K
-                if self.b_is_k_major:
-                    row, column = i * ATOM_M + (high % 2) * 8 + low, k + (high // 2) * 8
+                if self.shifted_b is not None:
+                    self._load_shifted_b(b, i, h, k, stage)
                 else:
-                    row, column = k + (high // 2) * 8 + low, i * ATOM_M + (high % 2) * 8
-                source = (self.warp, stage, row, column)
-                w.emit(LoadMatrix(b, (i, h, index(0)), self.b_stages, source, 4, not self.b_is_k_major))
+                    n_row, n_column = i * ATOM_M + (high % 2) * 8 + low, k + (high // 2) * 8
+                    k_row, k_column = k + (high // 2) * 8 + low, i * ATOM_M + (high % 2) * 8
+                    row, column = (n_row, n_column) if self.b_is_k_major else (k_row, k_column)
+                    source = (self.warp, stage, row, column)
+                    w.emit(LoadMatrix(b, (i, h, index(0)), self.b_stages, source, 4, not self.b_is_k_major))
             with w.unrolled("a_atom", s.atoms_m) as j:
-                at = (self.a_owner, stage, j * ATOM_N + low, pair * (2 * ATOM_K) + high * 8)
-                w.emit(LoadMatrix(a, (j, index(0)), self.a_stages, at, 4))
+                k = pair * (2 * ATOM_K)
+                if self.shifted_a is not None:
+                    self._load_shifted_a(a, j, k, stage)
+                else:
+                    at = (self.a_owner, stage, j * ATOM_N + low, k + high * 8)
+                    w.emit(LoadMatrix(a, (j, index(0)), self.a_stages, at, 4))
             with (
                 w.unrolled("atom_m", s.atoms_m) as j,
                 w.unrolled("atom_n", s.atoms_n) as i,
@@ -201,6 +217,30 @@ class _SkinnyMmaWriter:
             ):
                 zero = index(0)
                 w.emit(Mma(self.atom.name, accumulators, (i, j, zero), b, (i, h, zero), a, (j, h * 4)))
+
+    def _load_shifted_b(self, b: Buffer, i: Expr, half: Expr, k: Expr, stage: Expr) -> None:
+        """Load the fragment of an atom, in the order of ldmatrix: quarter by quarter, first along ``n``."""
+        w, own, shifted = self.w, (self.warp, stage), self.shifted_b
+        assert shifted is not None
+        for quarter in range(4):
+            n, k_pair = i * ATOM_M + (quarter % 2 * 8 + self.lane // 4), k + (quarter // 2 * 8 + self.lane % 4 * 2)
+            first = quarter * 2
+            if self.b_is_k_major:
+                self._store_pair(b, (i, half), first, shifted.elements(self.b_stages, own, n, k_pair, 2))
+                continue
+            for e in range(2):
+                w.store(b, (i, half, index(first + e)), shifted.elements(self.b_stages, own, k_pair + e, n, 1))
+
+    def _load_shifted_a(self, a: Buffer, j: Expr, k: Expr, stage: Expr) -> None:
+        """Load the fragments of two atoms, in the order of ldmatrix: quarter by quarter along ``k``."""
+        assert self.shifted_a is not None
+        m, own = j * ATOM_N + self.lane // 4, (self.a_owner, stage)
+        for quarter in range(4):
+            pair = self.shifted_a.elements(self.a_stages, own, m, k + (quarter * 8 + self.lane % 4 * 2), 2)
+            self._store_pair(a, (j,), quarter * 2, pair)
+
+    def _store_pair(self, fragment: Buffer, at: tuple[Expr, ...], first: int, pair: Load) -> None:
+        self.w.store(fragment, (*(Broadcast(i, 2) for i in at), Ramp(index(first), 1, 2)), pair)
 
     def _epilogue(self, accumulators: Buffer) -> None:
         """Every warp writes its accumulators to shared memory, where the block and its cluster add them up."""
@@ -224,25 +264,17 @@ class _SkinnyMmaWriter:
 def can_lower_skinny_mma(p: Gemm) -> bool:
     """Return whether both operands are plain loads of one type that mma.sync takes, A K-major and B K-major or N-major,
     in rows that are whole vectors of 16 bytes, and the accumulator is float32."""
-    b, a = p.b, p.a
-    if b.load is None or a.load is None or p.accumulator.dtype != float32:
-        return False
-    if b.load.buffer.dtype != a.load.buffer.dtype or mma_atom_of(b.load.buffer.dtype) is None:
-        return False
-    return in_whole_vectors(a, p.k.extent, a.k, a.row) and (
-        in_whole_vectors(b, p.k.extent, b.k, b.row) or in_whole_vectors(b, p.n.extent, b.row, b.k)
-    )
+    return _can_multiply(p) and is_in_vectors(p, p.a) and is_in_vectors(p, p.b)
 
 
-def in_whole_vectors(operand: Operand, extent: int, inner: int, outer: int) -> bool:
-    """Return whether the elements of a row are contiguous, and rows begin and end at whole vectors. ``inner`` and
-    ``outer`` are the elements from one element of a row to the next, and from one row to the next."""
-    assert operand.load is not None
-    start = flat_offset(operand.load)
-    return (
-        inner == 1
-        and extent % COPY_ELEMENTS == 0
-        and outer % COPY_ELEMENTS == 0
-        and start is not None
-        and start.constant % COPY_ELEMENTS == 0
-    )
+def can_shift_skinny_mma(p: Gemm) -> bool:
+    """Return whether the same holds, but rows may begin and end anywhere."""
+    return _can_multiply(p) and all(is_in_vectors(p, o) or can_shift(o) for o in (p.a, p.b))
+
+
+def _can_multiply(p: Gemm) -> bool:
+    """Return whether mma.sync takes both operands, which are loads."""
+    if p.b.load is None or p.a.load is None or p.accumulator.dtype != float32:
+        return False
+    dtype = p.b.load.buffer.dtype
+    return dtype == p.a.load.buffer.dtype and mma_atom_of(dtype) is not None and p.a.k == 1 and 1 in (p.b.k, p.b.row)

@@ -11,7 +11,8 @@ from ...problems.gemm import Gemm
 from ...space.columns import Columns, Ints, derived_once
 from ..occupancy import limits_of
 from ..split_k import partial_bytes
-from .mma_tiles import ATOM_M, ATOM_N, tile_bytes
+from .mma_tiles import ATOM_M, ATOM_N, shifted_tile_bytes, tile_bytes
+from .shifted_tiles import is_in_vectors
 
 SPARE_REGISTERS = 44
 """How many registers a thread needs for addresses and constants, roughly (from compiled kernels)."""
@@ -65,8 +66,9 @@ def skinny_mma_sizes(p: Gemm, target: Target, columns: Columns) -> SkinnyMmaSize
     block_n = warp_n * warps_n
     blocks_n = -(-p.n.extent // block_n)
     k_tiles = -(-p.k.extent // (split_k * warps_k * tile_k))
-    stage_b = warps * (tile_bytes(warp_n, tile_k) if p.b.k == 1 else tile_bytes(tile_k, warp_n))
-    stage_a = np.where(warps_n > 1, warps_k, warps) * tile_bytes(ATOM_N * atoms_m, tile_k)
+    b_bytes, a_bytes = (tile_bytes if is_in_vectors(p, o) else shifted_tile_bytes for o in (p.b, p.a))
+    stage_b = warps * (b_bytes(warp_n, tile_k) if p.b.k == 1 else b_bytes(tile_k, warp_n))
+    stage_a = np.where(warps_n > 1, warps_k, warps) * a_bytes(ATOM_N * atoms_m, tile_k)
     shared_limit = limits.shared_bytes_for(ctas_per_sm)
     fitting = np.minimum(shared_limit // (stage_a + stage_b), k_tiles + 1)
     stages = np.clip(fitting, LEAST_STAGES, MOST_STAGES)

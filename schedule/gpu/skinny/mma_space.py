@@ -12,9 +12,10 @@ import numpy as np
 
 from ....core.schedule import KnobValue
 from ....core.target import Target
+from ....ir.expr import WARP_LANES
 from ....ir.stmt import Kernel
 from ....te.workload import Workload
-from ...problems.gemm import Gemm, skinny_gemm_of
+from ...problems.gemm import Gemm, Operand, skinny_gemm_of
 from ...sketch import Peaks
 from ...space.columns import Bools, Columns, Derived, Floats, Ints, derived_once
 from ...space.constraint import Constraint
@@ -23,10 +24,11 @@ from ...tile_sketch import TileSketch
 from ..peaks import gpu_peaks
 from ..plan import GpuPlan
 from ..quantities import GPU_QUANTITIES, gpu_columns
-from .mma_mainloop import can_lower_skinny_mma, lower_skinny_mma
+from .mma_mainloop import can_lower_skinny_mma, can_shift_skinny_mma, lower_skinny_mma
 from .mma_sizes import LEAST_STAGES, SkinnyMmaSizes, skinny_mma_sizes
 from .mma_tiles import ATOM_K, ATOM_M, ATOM_N
 from .prior import EXCHANGE_BYTES_PER_CYCLE, EXCHANGE_CYCLES, MMA_SHARE, WeightStream, weight_stream_seconds
+from .shifted_tiles import is_in_vectors
 from .tma_mainloop import can_lower_skinny_tma
 
 LEAST_M = 2
@@ -43,6 +45,9 @@ LEAST_THREADS = 128
 """How many threads of a block are worth its start."""
 STEP_CYCLES = 150
 """How many cycles of a tile of ``k`` nothing overlaps, by estimate: the wait for copies, a barrier, ldmatrix."""
+SHIFTED_START_CYCLES, SHIFTED_READ_CYCLES, SHIFTED_TILE_CYCLES = 4600, 2, 200
+"""What rows that begin anywhere take: at first, for each load of a warp from them, and for each tile of ``k``. They
+were fitted to kernels of ten products on an H200."""
 
 QUANTITIES = (
     *GPU_QUANTITIES,
@@ -134,11 +139,35 @@ class SkinnyMmaPlan(GpuPlan):
             resident=size.ctas_per_sm,
             in_flight=size.stage_b_bytes * (size.stages - 1),
             l2_bytes=2 * size.blocks * (a_elements + b_elements) + size.blocks * exchanged,
-            shared_bytes=4 * b_elements + 2 * a_elements * (1 + size.warps_n),
+            shared_bytes=self._moved_bytes(p.b) * b_elements
+            + (2 + (self._moved_bytes(p.a) - 2) * size.warps_n) * a_elements,
             mma_cycles=mma,
             chain_cycles=size.k_tiles * STEP_CYCLES + mma + exchange,
+            exposed_cycles=self._shifting_cycles(size),
         )
         return weight_stream_seconds(p, ceilings, stream)
+
+    def _moved_bytes(self, operand: Operand) -> int:
+        """Return how many bytes of shared memory an element of an operand takes: copied once, read once. Of rows that
+        begin anywhere 32 elements are read at once, or 64 where they begin at even places."""
+        if is_in_vectors(self.product, operand):
+            return 4
+        return 4 if operand.k == 1 and operand.row % 2 == 0 else 6
+
+    def _shifting_cycles(self, size: SkinnyMmaSizes[Ints]) -> Floats | float:
+        """Return how many cycles of a multiprocessor go by while rows that begin anywhere are read: a load for each
+        pair of a lane at even places, and for each element at others."""
+        p, k = self.product, size.k_tiles * size.tile_k
+        if can_lower_skinny_mma(p):
+            return 0.0
+        reads = np.zeros(len(size.blocks))
+        for operand, places in ((p.b, ATOM_M * size.atoms_n), (p.a, ATOM_N * size.atoms_m)):
+            if not is_in_vectors(p, operand):
+                pairs = operand.k == 1 and operand.row % 2 == 0
+                reads += size.warps * places * k / (WARP_LANES * (2 if pairs else 1))
+        blocks = -(-size.blocks // self.target.threads)
+        waves = -(-size.blocks // (self.target.threads * size.ctas_per_sm))
+        return SHIFTED_START_CYCLES + blocks * reads * SHIFTED_READ_CYCLES + waves * size.k_tiles * SHIFTED_TILE_CYCLES
 
     def _exchanged_bytes(self, size: SkinnyMmaSizes[Ints]) -> Ints:
         return 4 * self.product.m.extent * size.block_n * (size.split_k - 1) // size.split_k
@@ -160,7 +189,7 @@ class SkinnyMmaPlan(GpuPlan):
 
 def _plan(workload: Workload, target: Target) -> SkinnyMmaPlan | None:
     product = skinny_gemm_of(workload)
-    if product is None or product.m.extent < LEAST_M or not can_lower_skinny_mma(product):
+    if product is None or product.m.extent < LEAST_M or not can_shift_skinny_mma(product):
         return None
     if target.arch == "sm_90a" and product.m.extent > MOST_M_WHERE_TMA_APPLIES and can_lower_skinny_tma(product):
         return None

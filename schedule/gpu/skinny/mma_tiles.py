@@ -52,5 +52,10 @@ def tile_bytes(rows: Whole, columns: Whole) -> Ints:
     return 2 * np.asarray(rows, np.int64) * (width + np.where(swizzled, 0, COPY_ELEMENTS))
 
 
+def shifted_tile_bytes(rows: Whole, columns: Whole) -> Ints:
+    """Shared memory of a tile whose rows are copied with the aligned vectors that they lie in: one more vector each."""
+    return 2 * np.asarray(rows, np.int64) * (np.asarray(columns, np.int64) + COPY_ELEMENTS)
+
+
 def _is_swizzled(columns: int) -> bool:
     return columns >= 64 and columns & (columns - 1) == 0

@@ -1,0 +1,95 @@
+"""Tiles of operands whose rows begin anywhere, in shared memory.
+
+cp.async copies aligned vectors. A row is copied with the vectors that it begins and ends in, so that it lies behind as
+many elements as it has between the last aligned place and its beginning. Tiles begin at multiples of eight rows and
+columns, so that the same rows of all tiles are shifted alike:
+
+    memory           . . . a b c|d e f g h i j k|l m n o .       tile_k = 8, shift 5
+    shared memory    . . . . . a b c|d e f g h i j k             columns 5 to 12 are a to h
+
+What lies outside of a row becomes zeros; nothing outside of the tensor is read.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ....ir.buffer import Buffer
+from ....ir.expr import Broadcast, Expr, Load, Ramp, Select, index, maximum, minimum
+from ....ir.gpu.async_copy import CopyAsync
+from ....ir.rewrite import substitute
+from ...problems.gemm import Gemm, Operand
+from ...tile.load_analysis import flat_offset
+from .mma_tiles import COPY_ELEMENTS
+
+
+@dataclass(frozen=True, slots=True)
+class ShiftedRows:
+    """Rows along the axis ``column`` of the operand that ``load`` reads, one for each place of the axis ``row``. The
+    axes have ``extents``, that of rows first."""
+
+    load: Load
+    row: str
+    column: str
+    extents: tuple[int, int]
+
+    def copy(
+        self, target: Buffer, to: tuple[Expr, ...], corner: Mapping[str, Expr], row: Expr, vector: Expr
+    ) -> CopyAsync:
+        """Return the copy of a vector of a row of the tile that begins at ``corner`` (axis -> index) to the owner and
+        stage ``to``."""
+        place, (rows, columns) = corner[self.row] + row, self.extents
+        begin = self._flat(place, corner[self.column]) // COPY_ELEMENTS * COPY_ELEMENTS + vector * COPY_ELEMENTS
+        behind = self._flat(place, index(columns)) - begin
+        present = Select(place < rows, minimum(maximum(behind, index(0)), index(COPY_ELEMENTS)), index(0))
+        tensor = self.load.buffer
+        flat = Buffer(tensor.name, (tensor.elements,), tensor.dtype, tensor.scope)
+        at = (*to, row, vector * COPY_ELEMENTS)
+        return CopyAsync(target, at, flat, (begin,), COPY_ELEMENTS, present=present)
+
+    def elements(self, tile: Buffer, at: tuple[Expr, ...], row: Expr, column: Expr, count: int) -> Load:
+        """Return the load of ``count`` neighbours of a row of the tile at the owner and stage ``at``."""
+        column = column + self._flat(row, index(0)) % COPY_ELEMENTS
+        if count == 1:
+            return Load(tile, (*at, row, column))
+        return Load(tile, (*(Broadcast(i, count) for i in (*at, row)), Ramp(column, 1, count)))
+
+    def _flat(self, row: Expr, column: Expr) -> Expr:
+        at = {self.row: row, self.column: column}
+        indices = (substitute(i, at) for i in self.load.indices)
+        return sum((i * stride for i, stride in zip(indices, self.load.buffer.strides, strict=True)), index(0))
+
+
+def shifted_rows_of(p: Gemm, operand: Operand) -> ShiftedRows | None:
+    """Return the rows of A or B of ``p`` that begin anywhere; None where they are whole vectors."""
+    if operand.load is None or is_in_vectors(p, operand):
+        return None
+    extents = {"m": p.m.extent, "n": p.n.extent, "k": p.k.extent}
+    row, column = ("m", "k") if operand is p.a else ("n", "k") if operand.k == 1 else ("k", "n")
+    return ShiftedRows(operand.load, row, column, (extents[row], extents[column]))
+
+
+def can_shift(operand: Operand) -> bool:
+    """Return whether an operand is a load whose places in memory are known: a plain matrix."""
+    load = operand.load
+    return load is not None and load.mask is None and load.buffer.layout is None and flat_offset(load) is not None
+
+
+def is_in_vectors(p: Gemm, operand: Operand) -> bool:
+    """Return whether rows of A or B of ``p``, which lie along ``k``, or of B along ``n``, are whole vectors."""
+    if in_whole_vectors(operand, p.k.extent, operand.k, operand.row):
+        return True
+    return operand is p.b and in_whole_vectors(operand, p.n.extent, operand.row, operand.k)
+
+
+def in_whole_vectors(operand: Operand, extent: int, inner: int, outer: int) -> bool:
+    """Return whether the elements of a row are contiguous, and rows begin and end at whole vectors. ``inner`` and
+    ``outer`` are the elements from one element of a row to the next, and from one row to the next."""
+    assert operand.load is not None
+    start = flat_offset(operand.load)
+    return (
+        inner == 1
+        and extent % COPY_ELEMENTS == 0
+        and outer % COPY_ELEMENTS == 0
+        and start is not None
+        and start.constant % COPY_ELEMENTS == 0
+    )

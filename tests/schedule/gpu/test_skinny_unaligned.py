@@ -1,0 +1,88 @@
+"""Products with few rows whose operands have rows that begin anywhere: no launch copies them to other rows first."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.schedule.gpu.tiles import H200, assert_agrees, compiled, workload_of
+from tilewright.codegen.lowering import lower
+from tilewright.ir.interpret import interpret
+from tilewright.schedule.sketches import SKETCHES
+from tilewright.te.data import random_inputs
+from tilewright.te.parse import parse_workload
+from tilewright.te.reference import reference
+from tilewright.te.workload import Workload
+
+
+def linear(rows: int, inputs: int, outputs: int, **changed: Any) -> Workload:
+    return workload_of("linear", rows=rows, inputs=inputs, outputs=outputs, **{"dtype": "float16", **changed})
+
+
+def matmul(m: int, n: int, k: int, **changed: Any) -> Workload:
+    return workload_of("matmul", m=m, n=n, k=k, **{"dtype": "bfloat16", **changed})
+
+
+def part(k: int) -> Workload:
+    """Rows of A that are whole vectors, and a part of longer rows of B that begins at an odd place."""
+    return parse_workload(
+        f"A: float16[5, {k}]\nW: float16[24, {k + 3}]\n"
+        f"C[i < 5, j < 24] = sum over k < {k} of float32(A[i, k]) * float32(W[j, k + 3])\nY[i, j] = float16(C[i, j])"
+    )
+
+
+CASES: dict[str, tuple[Workload, list[str]]] = {
+    "odd rows": (linear(9, 333, 70, activation="relu"), ["cuda_skinny_mma", "cuda_skinny_mixed"]),
+    "even rows": (linear(17, 138, 50, dtype="bfloat16"), ["cuda_skinny_mma", "cuda_skinny_mixed"]),
+    "rows of fours": (linear(4, 148, 33), ["cuda_skinny_mma", "cuda_skinny_mixed"]),
+    "many rows": (linear(61, 77, 40), ["cuda_skinny_mma", "cuda_skinny_mixed"]),
+    "along n": (matmul(33, 133, 192), ["cuda_skinny_mma"]),
+    "along n, all odd": (matmul(5, 67, 141), ["cuda_skinny_mma"]),
+    "a part of rows": (part(120), ["cuda_skinny_mma", "cuda_skinny_mixed"]),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_kernels_compute_their_expression(case: str) -> None:
+    workload, sketches = CASES[case]
+    for name in sketches:
+        assert assert_agrees(SKETCHES[name], workload, 4, H200) == 4
+
+
+@pytest.mark.parametrize("case", ["odd rows", "along n, all odd", "a part of rows"])
+def test_rows_beside_those_of_a_result_do_not_disturb_it(case: str) -> None:
+    """Neighbours of rows are read with them. Infinities there reach no other result."""
+    workload, sketches = CASES[case]
+    inputs = random_inputs(workload, 0)
+    weights = inputs[workload.inputs[1].name]
+    columns = slice(1, None, 2)
+    along_n = case.startswith("along n")
+    if along_n:
+        weights[:, columns] = np.inf
+    else:
+        weights[columns] = np.inf
+    expected = reference(workload, inputs)
+    for name in sketches:
+        sketch = SKETCHES[name]
+        space = sketch.space(workload, H200)
+        for row in (0, len(space) // 2):
+            found = interpret(lower(workload, H200, space.schedule(row)), inputs)
+            for output, values in expected.items():
+                even = np.asarray(found[output], np.float64)[:, ::2]
+                assert np.isfinite(even).all()
+                np.testing.assert_allclose(even, values[:, ::2], rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_nothing_is_copied_first(case: str) -> None:
+    workload, sketches = CASES[case]
+    for name in sketches:
+        kernel = lower(workload, H200, SKETCHES[name].space(workload, H200).schedule(0))
+        assert len(kernel.launches) == 1 and not kernel.workspace
+
+
+@pytest.mark.parametrize("name", ["cuda_skinny_mma", "cuda_skinny_mixed"])
+def test_the_default_needs_no_memory_for_registers(name: str) -> None:
+    workload = linear(16, 1001, 1000)
+    resources = compiled(SKETCHES[name], workload, H200)
+    assert resources.spill_bytes == 0
