@@ -17,6 +17,9 @@ from ...te.workload import Axis, Workload
 from ..tile.delinearize import axis_indices
 from .gemm import Gemm, Side, Sides, element_form, has_constant_strides, sides_of
 
+MOST_STEP = 4
+"""From one pixel to the next in a row, windows move by so many elements at most: vectors of them are shuffled from the
+vectors that they lie in."""
 ROW, PIXEL, CHANNEL = "image_row", "image_pixel", "image_channel"
 """The names of the axes of an image."""
 
@@ -42,13 +45,14 @@ class SlidingWindow:
 class ConvolutionColumns:
     """The columns ``n`` of a product as ``rows`` rows of ``width`` output pixels.
 
-    ``body``: the right operand on ``ROW``, ``PIXEL``, ``k`` and the batch; it reads neighbours for neighbouring pixels
-    of a row. ``window``: None where windows do not move pixel by pixel.
+    ``body``: the right operand on ``ROW``, ``PIXEL``, ``k`` and the batch; for neighbouring pixels of a row it reads
+    elements that are ``step`` apart. ``window``: None where windows do not move pixel by pixel.
     """
 
     body: Expr
     rows: int
     width: int
+    step: int
     window: SlidingWindow | None
 
 
@@ -65,20 +69,22 @@ def convolution_of(workload: Workload) -> tuple[Gemm, ConvolutionColumns] | None
             at = {**sides.shared_indices, **axis_indices(Var(ROW), rows), pixel.name: Var(PIXEL)}
             window = _window_of(sides, pixels) if len(rows) == 1 else None
             body = substitute(pixels.body, at)
-            columns = ConvolutionColumns(body, pixels.extent // pixel.extent, pixel.extent, window)
-            if has_constant_strides(replace(product, b=product.a)) and _reads_neighbours(columns):
-                return product, columns
+            step = _step(body)
+            if step is not None and has_constant_strides(replace(product, b=product.a)):
+                rows_of_pixels = pixels.extent // pixel.extent
+                return product, ConvolutionColumns(body, rows_of_pixels, pixel.extent, step, window)
     return None
 
 
-def _reads_neighbours(columns: ConvolutionColumns) -> bool:
-    """Return whether neighbouring pixels of a row are read from neighbouring elements."""
-    for load in loads_of(columns.body):
+def _step(body: Expr) -> int | None:
+    """Return how far apart elements are that neighbouring pixels of a row read; None where that varies, or is more than
+    ``MOST_STEP``."""
+    steps = set[int]()
+    for load in loads_of(body):
         form = element_form(load)
         uneven = [t for t in form.terms if t != Var(PIXEL) and Var(PIXEL) in walk(t)]
-        if form.terms.get(Var(PIXEL)) != 1 or uneven:
-            return False
-    return True
+        steps.add(0 if uneven else form.terms.get(Var(PIXEL), 0))
+    return max(steps) if steps and min(steps) >= 1 and max(steps) <= MOST_STEP else None
 
 
 def _window_of(sides: Sides, pixels: Side) -> SlidingWindow | None:

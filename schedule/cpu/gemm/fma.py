@@ -32,6 +32,9 @@ MR = (4, 6, 7, 8, 9, 12, 14, 16)
 VECTORS = (1, 2, 3, 4)
 LEAST_FILTERS = 16
 """Rows from which on packing an image pixel by pixel is paid for."""
+LEAST_STRIDED_FILTERS = 40
+"""The same for windows that move by several pixels. With 24 to 32 filters and small images, loops took an EPYC up to
+30 % less time."""
 
 
 def _is_plain(operand: Operand) -> bool:
@@ -51,7 +54,8 @@ def _plan(workload: Workload, target: Target) -> CpuGemmPlan | None:
         p, columns = convolution_of(workload) or (None, None)
     if p is None:
         p, pixels = pixel_rows_of(workload) or (None, None)
-    if p is None or (columns is not None and p.m.extent < LEAST_FILTERS):
+    least = LEAST_FILTERS if columns is None or columns.step == 1 else LEAST_STRIDED_FILTERS
+    if p is None or (columns is not None and p.m.extent < least):
         return None
     if p.accumulator.dtype not in (float32, float64) or not reads_nothing_else(p):
         return None
