@@ -59,3 +59,4 @@ PRECISIONS: dict[str, Precision] = {
 }
 """Name -> precision. The names for float32 are those of Triton's ``input_precision``."""
 IEEE = "ieee"
+TF32 = "tf32"

@@ -15,7 +15,7 @@ from ..loop_nest.nest import KERNEL_NAME
 from ..problems.gemm import Gemm
 from ..space.columns import Ints
 from ..tile.names import FreshNameWriter
-from .gemm.repack import repack
+from .gemm.repack import as_stored, repack
 from .gemm.tile_scheduler import TileScheduler
 from .launch_axes import warp_axes
 from .staged_copies import StagedCopies
@@ -89,7 +89,7 @@ class MultistageGemmWriter(ABC):
         s, w = self._sizes, self.w
         workspace: tuple[Buffer, ...] = ()
         if s.repacked:
-            self.gemm, workspace = repack(w, self.gemm)
+            self.gemm, workspace = repack(w, as_stored(self.gemm))
         gemm = self.gemm
         scheduler = TileScheduler(gemm, s.tile_m, s.tile_n, GROUP_M)
         axes = warp_axes(scheduler.cluster_tiles, s.warps_m * s.warps_n, s.split_k, block="tile", rank="cta")

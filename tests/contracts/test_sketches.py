@@ -311,6 +311,7 @@ LARGE: tuple[tuple[str, dict[str, Any]], ...] = (
     ("linear", {"rows": 16, "inputs": 1024, "outputs": 512, "dtype": "float16"}),
     ("linear", {"rows": 9, "inputs": 333, "outputs": 210, "dtype": "float16"}),
     ("matmul", {"m": 20, "n": 133, "k": 320, "dtype": "bfloat16"}),
+    ("matmul", {"m": 20, "n": 136, "k": 96, "precision": "tf32"}),
     ("linear", {"rows": 64, "inputs": 1024, "outputs": 512, "dtype": "bfloat16"}),
     ("matmul", {"m": 512, "n": 768, "k": 1024, "dtype": "bfloat16"}),
     ("grouped_matmul", {"groups": 8, "m": 512, "n": 768, "k": 1024, "skew": 1.0, "dtype": "bfloat16"}),

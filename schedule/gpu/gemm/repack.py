@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
+from ....core.precision import IEEE
 from ....ir.buffer import Buffer
 from ....ir.expr import Broadcast, Expr, Load, Ramp, index
 from ....ir.stmt import HardwareAxis
@@ -37,6 +38,11 @@ def uneven_operands(gemm: Gemm, *, as_views: bool = False) -> tuple[Buffer, ...]
     loads = [load for o in operands if (load := _loaded(gemm, o, as_views)) is not None]
     tensors = {load.buffer.name: load.buffer for load in loads}
     return tuple(t for t in tensors.values() if has_uneven_rows(t))
+
+
+def as_stored(gemm: Gemm) -> Gemm:
+    """Return the product of operands that are multiplied as they lie in memory: none is packed for wgmma."""
+    return replace(gemm, precision=IEEE)
 
 
 def has_uneven_rows(tensor: Buffer) -> bool:

@@ -2,8 +2,8 @@
 
 A CTA works on one tile of the result. All its threads copy both operands into a circular buffer of stages in shared
 memory by cp.async, some k iterations ahead of the products. Its warps share out the tile. Each loads the fragments of
-the next 16 places of ``k`` by ldmatrix, or those of the next 8 of float64 one by one, while it multiplies the last
-ones, also from one k iteration to the next:
+the next 16 places of ``k`` by ldmatrix, or those of the next 8 of float64 and TF32 one by one, while it multiplies the
+last ones, also from one k iteration to the next:
 
     fill all stages but one
     for each k iteration:
@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from math import gcd
 
+from ....core.dtypes import float64
 from ....core.target import Target
 from ....ir.buffer import Buffer, Layout, MemoryScope, Swizzle
 from ....ir.expr import Broadcast, Expr, Load, Ramp, conjunction, const, index, logical_and
@@ -29,7 +30,7 @@ from ....ir.gpu.ldmatrix import LoadMatrix
 from ....ir.gpu.mma import Mma
 from ....ir.rewrite import substitute
 from ....ir.stmt import Kernel
-from ....te.functions import negated
+from ....te.functions import cast, negated
 from ...problems.gemm import Gemm, Operand
 from ...tile.stage_body import vector_at
 from ..multistage_gemm import MultistageGemmWriter
@@ -62,7 +63,8 @@ class _GemmMmaWriter(MultistageGemmWriter):
         super().__init__(gemm, sizes)
         self.s = sizes
         self.atom = atom_of(gemm)
-        self.dtype = self.atom.operand
+        assert gemm.a.load is not None
+        self.dtype = gemm.a.load.dtype
 
     def accumulator_shape(self) -> tuple[int, ...]:
         return (self.s.atoms_m, 2 * self.s.atoms_n, 4)
@@ -71,7 +73,7 @@ class _GemmMmaWriter(MultistageGemmWriter):
 
     def _allocate(self, name: str, operand: Operand, axis: str, extent: int) -> StagedOperand:
         """Return the stages of an operand. Eight rows at one column lie in different banks: by a swizzle, or by 16
-        bytes of padding where the length of a row is no power of two. Rows of float64 are padded."""
+        bytes of padding where the length of a row is no power of two. Rows of float64 and float32 are padded."""
         s = self.s
         width, along_k = copy_width(self.gemm, operand, axis, copy_elements(self.gemm))
         assert operand.load is not None
@@ -124,8 +126,8 @@ class _GemmMmaWriter(MultistageGemmWriter):
         self.staged_b = self._allocate("staged_b", self.gemm.b, "n", s.tile_n)
         # fragments of two k atoms: one is loaded while the other one is multiplied
         elements = self.atom.elements("a")
-        self.a = w.allocate("a", (2, s.atoms_m, elements), self.dtype, MemoryScope.REGISTER)
-        self.b = w.allocate("b", (2, s.atoms_n, elements), self.dtype, MemoryScope.REGISTER)
+        self.a = w.allocate("a", (2, s.atoms_m, elements), self.atom.operand, MemoryScope.REGISTER)
+        self.b = w.allocate("b", (2, s.atoms_n, elements), self.atom.operand, MemoryScope.REGISTER)
         with w.unrolled("filled", self.distance) as k_iter:
             for operand in (self.staged_a, self.staged_b):
                 self._fill(operand, k_iter, k_iter)
@@ -217,7 +219,7 @@ class _GemmMmaWriter(MultistageGemmWriter):
                     continue
                 with w.unrolled("matrix", 4) as matrix:
                     source = self._in_matrix(operand, stage, matrix, at + self.lane // 4, k + self.lane % 4)
-                    w.store(fragments, (now, i, matrix), Load(operand.stages, source))
+                    w.store(fragments, (now, i, matrix), cast(Load(operand.stages, source), self.atom.operand))
 
     def _in_matrix(self, operand: StagedOperand, stage: Expr, matrix: Expr, at: Expr, k: Expr) -> tuple[Expr, ...]:
         """Return where one of the four matrices has what the first one has at the place ``at`` of ``m`` or ``n``, and
@@ -278,4 +280,4 @@ def can_use_mma(gemm: Gemm, target: Target) -> bool:
     """Return whether both operands are plain loads of one type that mma.sync takes. That of float64 is faster than
     multiply-adds on Hopper alone."""
     atom = find_mma_atom(gemm)
-    return atom is not None and (has_ldmatrix(atom) or target.arch == "sm_90a")
+    return atom is not None and (atom.operand != float64 or target.arch == "sm_90a")

@@ -5,6 +5,8 @@ from math import gcd
 
 import numpy as np
 
+from ....core.dtypes import float32, tfloat32
+from ....core.precision import TF32
 from ....ir.expr import Var
 from ....ir.gpu.mma import WARP_MMA_ATOMS, MmaAtom
 from ...problems.gemm import Gemm, Operand, element_form
@@ -21,17 +23,19 @@ LEAST_COPY_BYTES = 4
 """An asynchronous copy has so many bytes at least."""
 
 
-FLOAT64_PADDING = 4
-"""Elements of padding between rows of float64: four neighbours of each of four rows lie in different banks."""
+SCALAR_PADDING = 4
+"""Elements of padding between rows whose elements are loaded one by one: four neighbours of each of four rows of
+float64, and of eight of float32, lie in different banks."""
 
 
 def find_mma_atom(gemm: Gemm) -> MmaAtom | None:
-    """Return the instruction of which two, side by side, multiply the operands: 16-bit floats (m16n8k16), or float64
-    (m16n8k8). None where there is none."""
+    """Return the instruction of which two, side by side, multiply the operands: 16-bit floats (m16n8k16), float64 or
+    float32 that may be rounded to TF32 (m16n8k8). None where there is none."""
     a, b = gemm.a.load, gemm.b.load
     if a is None or b is None or a.buffer.dtype != b.buffer.dtype:
         return None
-    types = (a.buffer.dtype, gemm.accumulator.dtype)
+    rounded = a.buffer.dtype == float32 and gemm.precision == TF32
+    types = (tfloat32 if rounded else a.buffer.dtype, gemm.accumulator.dtype)
     return next((m for m in WARP_MMA_ATOMS.values() if (m.operand, m.accumulator) == types), None)
 
 
@@ -57,7 +61,7 @@ def row_padding(atom: MmaAtom, columns: Whole) -> Ints:
     """Return how many elements of padding a row in shared memory has. It has none where a swizzle can spread rows over
     the banks."""
     if not has_ldmatrix(atom):
-        return np.full_like(columns, FLOAT64_PADDING)
+        return np.full_like(columns, SCALAR_PADDING)
     return np.where(np.asarray(columns) & (np.asarray(columns) - 1) == 0, 0, VECTOR)
 
 

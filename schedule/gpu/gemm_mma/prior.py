@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from ....core.dtypes import float64
+from ....core.dtypes import float64, tfloat32
 from ....ir.expr import WARP_LANES
 from ...problems.gemm import Gemm
 from ...space.columns import Floats, Ints
 from ..gemm.prior import joined, repack_cycles
-from ..gemm.repack import uneven_operands
+from ..gemm.repack import as_stored, uneven_operands
 from ..multistage_plan import tiles_per_sm
 from ..peaks import GpuPeaks, UnitCycles
 from .operands import ATOM_M, atom_of, has_ldmatrix
@@ -21,6 +21,9 @@ FLOAT64_FLOPS_PER_CYCLE = 256
 EXPOSED_LOADS = 0.125
 """For so large a part of the time that shared memory takes, products wait for fragments that are loaded one by one: a
 product of float64, 2048 along each axis, takes an H200 319 us."""
+ROUNDING_CYCLES = 2.5
+"""A warp rounds an element of each lane to TF32 in so many cycles of a multiprocessor: three instructions, since NaN
+must stay NaN."""
 LATENCY_CYCLES = 2400
 """A stage arrives so many cycles after its copies began. Stages that are under way at once share them."""
 START_CYCLES = 600
@@ -40,9 +43,13 @@ def unit_cycles(gemm: Gemm, sizes: GemmMmaSizes[Ints], peaks: GpuPeaks) -> UnitC
     element, rate = atom.operand.bytes, peaks.warp_tensor_flops_per_cycle
     if atom.operand == float64:
         rate = FLOAT64_FLOPS_PER_CYCLE
+    elif atom.operand == tfloat32:
+        rate = rate / 2
     fragments = s.threads // WARP_LANES * ATOM_M * (s.atoms_m + s.atoms_n) * s.block_k * element
     shared = (fragments + element * (s.tile_m + s.tile_n) * s.block_k) / peaks.shared_bytes_per_cycle
     waits = 0.0 if has_ldmatrix(atom) else EXPOSED_LOADS * shared
+    if atom.operand == tfloat32:
+        waits = waits + ROUNDING_CYCLES * fragments / (element * WARP_LANES)
     return UnitCycles(
         mma=2 * s.tile_m * s.tile_n * s.block_k / rate + waits,
         shared=shared,
@@ -67,7 +74,7 @@ def prior_seconds(gemm: Gemm, sizes: GemmMmaSizes[Ints], peaks: GpuPeaks) -> Flo
     epilogue = at_once * s.tile_m * s.tile_n / rate / s.split_k
     partials = gemm.accumulator.dtype.bytes * s.tile_m * s.tile_n
     exchange = np.where(s.split_k > 1, EXCHANGE_CYCLES + partials / EXCHANGE_BYTES_PER_CYCLE, 0)
-    repack = np.where(s.repacked == 1, repack_cycles(gemm, uneven_operands(gemm), peaks), 0)
+    repack = np.where(s.repacked == 1, repack_cycles(gemm, uneven_operands(as_stored(gemm)), peaks), 0)
     waves = tiles / at_once
     busy = exchange + waves * (START_CYCLES + s.k_iters * iteration + epilogue)
     memory = sum(t.bytes for t in (*gemm.inputs, *(r.tensor for r in gemm.results))) / peaks.memory_bytes_per_cycle

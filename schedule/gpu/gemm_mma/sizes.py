@@ -11,7 +11,7 @@ from ...problems.gemm import Gemm
 from ...space.columns import Columns, Ints, derived_once
 from ...space.knob import Knob
 from ...tile.names import FreshNameWriter
-from ..gemm.repack import repack
+from ..gemm.repack import as_stored, repack
 from ..multistage_gemm import MultistageSizes, N
 from ..occupancy import limits_of
 from .operands import ATOM_M, ATOM_N, LEAST_COPY_BYTES, SCALARS, VECTOR, atom_of, copy_width, has_ldmatrix, row_padding
@@ -84,7 +84,7 @@ class CopyWidths:
 
 def copy_widths(gemm: Gemm, most: int = VECTOR) -> CopyWidths:
     """Return the widths of copies of up to ``most`` elements."""
-    even = repack(FreshNameWriter(gemm.names), gemm)[0]
+    even = repack(FreshNameWriter(gemm.names), as_stored(gemm))[0]
     (a, a_along_k), (b, b_along_k) = (copy_width(gemm, o, axis, most) for o, axis in ((gemm.a, "m"), (gemm.b, "n")))
     repacked = (copy_width(even, even.a, "m", most)[0], copy_width(even, even.b, "n", most)[0])
     return CopyWidths((a, b), repacked, (a_along_k, b_along_k))

@@ -1,10 +1,11 @@
 """Describes large and medium products by mma.sync: which settings there are, which are legal, and which are promising.
 
-Operands are 16-bit floats in any layout and of any alignment, accumulators float32; there may be batches, and the
-outputs are any pointwise functions of the accumulator. On Hopper wgmma is faster where it can be used. There this
-sketch takes what wgmma cannot, such as float64 with accumulators of float64, and small products: many of one tile
-each, which it begins and ends sooner, those with rows that begin between multiples of 16 bytes, which wgmma needs
-repacked, and those of many rows and few columns.
+Operands are 16-bit floats, or float32 that may be rounded to TF32, in any layout and of any alignment, accumulators
+float32; there may be batches, and the outputs are any pointwise functions of the accumulator. On Hopper wgmma is faster
+where it can be used. There this sketch takes what wgmma cannot, such as float64 with accumulators of float64, and small
+products: many of one tile each, which it begins and ends sooner, those with rows that begin between multiples of 16
+bytes, which wgmma needs repacked, few rows by operands that wgmma needs packed for TF32, and those of many rows and few
+columns.
 """
 
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
+from ....core.precision import TF32
 from ....core.schedule import KnobValue
 from ....core.target import Target
 from ....ir.stmt import Kernel
@@ -23,7 +25,8 @@ from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
 from ...tile_sketch import TileSketch
 from ..gemm.mainloop import can_use_wgmma
-from ..gemm.repack import uneven_operands
+from ..gemm.mma_atom import is_packed
+from ..gemm.repack import as_stored, uneven_operands
 from ..multistage_plan import MultistageGemmPlan, multistage_columns, multistage_quantities
 from ..peaks import gpu_peaks
 from ..reduction_prior import SECTOR_BYTES
@@ -122,14 +125,18 @@ def _plan(workload: Workload, target: Target) -> GemmMmaPlan | None:
     skinny = skinny_gemm_of(workload)
     if skinny is not None and can_lower_skinny_mma(skinny):
         return None
-    if target.arch == "sm_90a" and skinny is None and can_use_wgmma(gemm) and not _gains_beside_wgmma(gemm):
+    if target.arch == "sm_90a" and can_use_wgmma(gemm) and not _gains_beside_wgmma(gemm, few=skinny is not None):
         return None
     return GemmMmaPlan(gemm, target)
 
 
-def _gains_beside_wgmma(gemm: Gemm) -> bool:
+def _gains_beside_wgmma(gemm: Gemm, *, few: bool) -> bool:
     """Return whether mma.sync may be faster than wgmma: many results of one tile each, few columns, or less work than
-    repacking takes."""
+    repacking or packing takes. ``few``: whether it has few rows or columns."""
+    if gemm.precision == TF32:
+        return few and bool(uneven_operands(as_stored(gemm)) or any(is_packed(gemm, o) for o in (gemm.a, gemm.b)))
+    if few:
+        return True
     if uneven_operands(gemm):
         sides = [axis.extent for axis in (gemm.m, gemm.n, gemm.k)]
         batch = prod(axis.extent for axis in gemm.batch)

@@ -37,6 +37,8 @@ def _two_outputs() -> Workload:
 
 
 CASES: dict[str, Callable[[], Workload]] = {
+    "TF32": lambda: workload_of("matmul", m=20, n=136, k=96, precision="tf32"),
+    "TF32, odd": lambda: workload_of("linear", rows=9, inputs=77, outputs=50, precision="tf32", activation="relu"),
     "rows along k": lambda: workload_of("matmul", m=136, n=72, k=328, dtype="float16", transpose_b=True),
     "rows along n": lambda: workload_of("matmul", m=136, n=72, k=200, dtype="bfloat16"),
     "rows along m and n": lambda: workload_of("matmul", m=72, n=136, k=136, dtype="float16", transpose_a=True),
@@ -114,6 +116,17 @@ def test_what_it_leaves_to_others() -> None:
     # on Hopper wgmma is better, but for small products
     assert not SKETCH.matches(LARGE, H200) and not taken(H200, m=1000, n=1111, k=777)
     assert SKETCH.matches(ODD, H200) and SKETCH.matches(MANY, H200) and not taken(H200)
+
+
+def test_few_rows_may_do_without_packing_the_other_operand_for_tf32() -> None:
+    """wgmma multiplies TF32 in rows along ``k`` alone."""
+    for parameters, takes in (
+        ({"m": 16, "n": 4096, "k": 4096}, True),
+        ({"m": 16, "n": 4096, "k": 4097, "transpose_b": True}, True),
+        ({"m": 16, "n": 4096, "k": 4096, "transpose_b": True}, False),
+        ({"m": 512, "n": 4096, "k": 4096}, False),
+    ):
+        assert SKETCH.matches(workload_of("matmul", **parameters, precision="tf32"), H200) == takes
 
 
 def test_many_small_products_of_uneven_rows_may_do_without_a_copy() -> None:
