@@ -4,7 +4,7 @@ cp.async copies aligned vectors. A row is copied with the vectors that it begins
 many elements as it has between the last aligned place and its beginning. Tiles begin at multiples of eight rows and
 columns, so that the same rows of all tiles are shifted alike:
 
-    memory           . . . a b c|d e f g h i j k|l m n o .       tile_k = 8, shift 5
+    memory           . . . . . a b c|d e f g h i j k|l m n o .   tile_k = 8, shift 5
     shared memory    . . . . . a b c|d e f g h i j k             columns 5 to 12 are a to h
 
 What lies outside of a row becomes zeros; nothing outside of the tensor is read.
