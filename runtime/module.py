@@ -14,6 +14,7 @@ from ..core.errors import InvalidParameter, UnsupportedTarget
 from ..core.schedule import Schedule
 from ..core.target import Target
 from ..te.workload import Workload
+from .constants import check_constants
 from .cpu import CpuDevice, CpuKernel
 from .cuda.module import CudaModule, load_cuda_module
 
@@ -55,10 +56,7 @@ class Module:
         Raises InvalidParameter unless ``constants`` are all inputs that the workload marks constant, and where one
         would not be accepted as an input of a call.
         """
-        wanted = self.workload.constants - self._bound.keys()
-        if constants.keys() != wanted:
-            given, needed = (", ".join(sorted(names)) or "none" for names in (constants, wanted))
-            raise InvalidParameter(f"constants given: {given}; needed: {needed}", field="constants")
+        check_constants(self.workload, self._bound, constants)
         return Module(self.workload, self.schedule, self._kernel, {**self._bound, **constants})
 
     def __call__(self, *inputs: Array, out: Sequence[Array] | None = None) -> tuple[Array, ...]:

@@ -12,6 +12,7 @@ from ...core.errors import InvalidParameter
 from ...core.schedule import Schedule
 from ...core.target import Target
 from ...te.workload import Workload
+from ..constants import check_constants
 from . import arrays
 from .arrays import ArrayView, Framework
 from .device import CudaDevice
@@ -66,10 +67,7 @@ class CudaModule:
         Raises InvalidParameter unless ``constants`` are all inputs that the workload marks constant, and where one
         would not be accepted as an input of a call.
         """
-        wanted = self.workload.constants - self._bound.keys()
-        if constants.keys() != wanted:
-            given, needed = (", ".join(sorted(names)) or "none" for names in (constants, wanted))
-            raise InvalidParameter(f"constants given: {given}; needed: {needed}", field="constants")
+        check_constants(self.workload, self._bound, constants)
         return CudaModule(self.workload, self.schedule, self._device, self._kernel, {**self._bound, **constants})
 
     def _prepare(self) -> None:
