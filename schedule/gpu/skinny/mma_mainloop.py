@@ -165,11 +165,13 @@ class _SkinnyMmaWriter:
             spare = rounds * WARP_LANES * warps > rows * vectors
             with w.when(row < rows if spare else None):
                 if isinstance(source, ShiftedRows):
-                    w.emit(source.copy(stages, to, corner, row, vector % vectors))
+                    source.copy(w, stages, to, corner, row, vector % vectors)
                 else:
                     mask = self._inside(at)
                     indices = tuple(substitute(i, at) for i in source.indices)
                     w.emit(CopyAsync(stages, (*to, row, column), source.buffer, indices, COPY_ELEMENTS, mask))
+        if isinstance(source, ShiftedRows):
+            source.copy_rest(w, stages, to, corner, number * WARP_LANES + self.lane)
 
     def _inside(self, at: dict[str, Expr]) -> Expr | None:
         """Return the condition that a vector lies in its tensor. Along ``n`` the index is clamped instead."""

@@ -7,18 +7,21 @@ columns, so that the same rows of all tiles are shifted alike:
     memory           . . . . . a b c|d e f g h i j k|l m n o .   tile_k = 8, shift 5
     shared memory    . . . . . a b c|d e f g h i j k             columns 5 to 12 are a to h
 
-What lies outside of a row becomes zeros; nothing outside of the tensor is read.
+What lies outside of a row becomes zeros. Nothing outside of the tensor is read.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ....ir.buffer import Buffer
-from ....ir.expr import Broadcast, Expr, Load, Ramp, Select, index, maximum, minimum
+from ....ir.build import Writer
+from ....ir.expr import Broadcast, Expr, Load, Ramp, Select, index, logical_and, maximum, minimum
 from ....ir.gpu.async_copy import CopyAsync
 from ....ir.rewrite import substitute
+from ....te.functions import equal, negated
 from ...problems.gemm import Gemm, Operand
 from ...tile.load_analysis import flat_offset
+from ..unaligned_loads import flat_view, whole_vectors
 from .mma_tiles import COPY_ELEMENTS
 
 
@@ -33,18 +36,45 @@ class ShiftedRows:
     extents: tuple[int, int]
 
     def copy(
-        self, target: Buffer, to: tuple[Expr, ...], corner: Mapping[str, Expr], row: Expr, vector: Expr
-    ) -> CopyAsync:
-        """Return the copy of a vector of a row of the tile that begins at ``corner`` (axis -> index) to the owner and
-        stage ``to``."""
+        self,
+        w: Writer,
+        target: Buffer,
+        to: tuple[Expr, ...],
+        corner: Mapping[str, Expr],
+        row: Expr,
+        vector: Expr,
+    ) -> None:
+        """Start the copy of a vector of a row of the tile that begins at ``corner`` (axis -> index) to the owner and
+        stage ``to``, unless it is the last one of the tensor and has a part of a vector (``copy_rest``)."""
         place, (rows, columns) = corner[self.row] + row, self.extents
-        begin = self._flat(place, corner[self.column]) // COPY_ELEMENTS * COPY_ELEMENTS + vector * COPY_ELEMENTS
+        begin = self._vector_at(place, corner) + vector * COPY_ELEMENTS
         behind = self._flat(place, index(columns)) - begin
         present = Select(place < rows, minimum(maximum(behind, index(0)), index(COPY_ELEMENTS)), index(0))
-        tensor = self.load.buffer
-        flat = Buffer(tensor.name, (tensor.elements,), tensor.dtype, tensor.scope)
-        at = (*to, row, vector * COPY_ELEMENTS)
-        return CopyAsync(target, at, flat, (begin,), COPY_ELEMENTS, present=present)
+        tensor = flat_view(self.load.buffer)
+        whole = whole_vectors(tensor)
+        is_rest = logical_and(equal(begin, whole), equal(place, rows - 1))
+        with w.when(negated(is_rest) if whole < tensor.elements else None):
+            at = (*to, row, vector * COPY_ELEMENTS)
+            w.emit(CopyAsync(target, at, tensor, (begin,), COPY_ELEMENTS, present=present))
+
+    def copy_rest(
+        self, w: Writer, target: Buffer, to: tuple[Expr, ...], corner: Mapping[str, Expr], lane: Expr
+    ) -> None:
+        """Load and store the last elements of the tensor that are no whole vector, where the tile has them: an element
+        by each of eight lanes. Tools that check memory take a copy of a part of a vector for one of all of it."""
+        tensor, last = flat_view(self.load.buffer), self.extents[0] - 1
+        whole = whole_vectors(tensor)
+        if whole == tensor.elements:
+            return
+        row, column = last - corner[self.row], whole - self._vector_at(index(last), corner)
+        here = [row >= 0, row < target.shape[-2], column >= 0, column < target.shape[-1], lane < COPY_ELEMENTS]
+        with w.when(*here):
+            left = self._flat(index(last), index(self.extents[1])) - whole
+            w.store(target, (*to, row, column + lane), Load(tensor, (lane + whole,), lane < left))
+
+    def _vector_at(self, place: Expr, corner: Mapping[str, Expr]) -> Expr:
+        """Return where the vector begins that a row has its first element of a tile in."""
+        return self._flat(place, corner[self.column]) // COPY_ELEMENTS * COPY_ELEMENTS
 
     def elements(self, tile: Buffer, at: tuple[Expr, ...], row: Expr, column: Expr, count: int) -> Load:
         """Return the load of ``count`` neighbours of a row of the tile at the owner and stage ``at``."""
