@@ -78,15 +78,15 @@ class CudaKernel:
             self.enqueue(self._addresses(arguments), self._stream.handle)
             self._stream.wait()
 
-    def enqueue(self, addresses: tuple[int, ...], stream: Any) -> None:
+    def enqueue(self, addresses: tuple[int, ...], stream: Any, *, prepared: bool = False) -> None:
         """Put one call into a stream (its handle) of the current context, without waiting. ``addresses`` are raw
         device addresses, one per parameter; the caller must see to their sizes and alignment. The prologue is part of
-        it."""
-        self._enqueue_steps(self._steps, addresses, stream)
-
-    def enqueue_prepared(self, addresses: tuple[int, ...], stream: Any) -> None:
-        """As ``enqueue``, without the prologue: ``prepare_at`` has put it into the stream, or it has ended."""
-        self._enqueue_steps(self._rest, addresses, stream)
+        it, unless it is ``prepared``: ``prepare_at`` has put it into the stream, or it has ended."""
+        with self._lock:
+            key = prepared, addresses
+            if self._latest is None or self._latest[0] != key:
+                self._latest = key, self._packed_arguments(self._rest if prepared else self._steps, addresses)
+            _enqueue(self._latest[1], stream)
 
     @property
     def has_prologue(self) -> bool:
@@ -131,15 +131,6 @@ class CudaKernel:
             if rest:
                 graphs.append(self._graph(sets, rest))
             return self._timer.seconds(lambda: _replay(graphs))
-
-    def _enqueue_steps(
-        self, steps: Sequence[tuple[CudaFunction, LaunchConfig]], addresses: tuple[int, ...], stream: Any
-    ) -> None:
-        with self._lock:
-            key = len(steps), addresses
-            if self._latest is None or self._latest[0] != key:
-                self._latest = key, self._packed_arguments(steps, addresses)
-            _enqueue(self._latest[1], stream)
 
     def _graph(self, sets: tuple[tuple[int, ...], ...], launches: int) -> CudaGraph:
         key = (sets, launches)

@@ -137,7 +137,7 @@ class CudaModule:
     def _enqueue(self, kernel: CudaKernel, addresses: Mapping[str, int], handle: int) -> None:
         known = {**addresses, **self._kept}
         ordered = tuple(known[p.name] for p in kernel.parameters)
-        (kernel.enqueue_prepared if self._bound else kernel.enqueue)(ordered, handle)
+        kernel.enqueue(ordered, handle, prepared=bool(self._bound))
 
     def _kernel_for(self, given: Mapping[str, Any]) -> CudaKernel:
         """Return the kernel for the extents that the arrays have along the dynamic dimensions, if there are some."""

@@ -4,6 +4,7 @@ A thread loads the one or two aligned vectors that they lie in and shifts them b
 tensor that are no whole vector are loaded one by one: the vector of one more would end beyond it.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ...ir.buffer import Buffer
@@ -16,6 +17,11 @@ VECTOR_BYTES = 16
 def flat_view(tensor: Buffer) -> Buffer:
     """Return a tensor that lies row after row as one dimension."""
     return Buffer(tensor.name, (tensor.elements,), tensor.dtype, tensor.scope)
+
+
+def flat_index(tensor: Buffer, indices: Iterable[Expr]) -> Expr:
+    """Return where an element of such a tensor lies in ``flat_view``."""
+    return sum((i * stride for i, stride in zip(indices, tensor.strides, strict=True)), index(0))
 
 
 def vector_elements(tensor: Buffer) -> int:

@@ -51,7 +51,7 @@ def test_outputs_may_be_the_logarithms_of_sums() -> None:
 
 
 def test_a_processor_computes_them() -> None:
-    workload = _softmax(1, COLUMNS)
+    workload = _softmax(3, COLUMNS)
     assert [s.name for s in sketches_for(workload, HOST)] == ["cpu_loops", "cpu_decomposed"]
     assert check_schedules("cpu_decomposed", HOST, workload, 0, 3) == 3
 

@@ -18,6 +18,7 @@ from ....ir.stmt import HardwareAxis
 from ...problems.gemm import Gemm, Operand
 from ...tile.names import FreshNameWriter
 from ..tma_view import operand_view
+from ..unaligned_loads import flat_view
 from .mma_atom import find_atom, is_packed
 from .pack import pack
 
@@ -127,7 +128,7 @@ def _copy_vector(w: FreshNameWriter, tensor: Buffer, copy: Buffer, vector: Expr,
     rows = [Broadcast(i, width) for i in indices]
     source, place = tensor, (*rows, columns)
     if is_view:
-        source = Buffer(tensor.name, (tensor.elements,), tensor.dtype, tensor.scope)
+        source = flat_view(tensor)
         begin = sum((i * stride for i, stride in zip(indices, tensor.strides, strict=False)), columns.base)
         place = (Ramp(begin, 1, width),)
     with w.when(vector % vectors_of_row < tensor.shape[-1] // width):

@@ -26,7 +26,7 @@ from ....ir.gpu.wgmma import LINE_BYTES, SWIZZLE_128B_ELEMENTS
 from ....ir.rewrite import substitute
 from ...problems.gemm import Gemm
 from ..tma_view import ending_at, operand_view
-from ..unaligned_loads import UnalignedVector, flat_view, vector_elements, whole_vectors
+from ..unaligned_loads import UnalignedVector, flat_index, flat_view, vector_elements, whole_vectors
 from .k_atoms import row_depth
 from .operand_stages import OperandStages
 from .repack import ROW_ALIGNMENT_BYTES, has_uneven_rows, uneven_operands
@@ -108,7 +108,7 @@ class ShiftedStages(OperandStages):
         """Return the box of ``rows`` indices of the axis ``outer`` that begins at ``at``, of the rows that ``load``
         reads."""
         tensor, corner = load.buffer, [substitute(i, at) for i in load.indices]
-        begin = sum((i * stride for i, stride in zip(corner, tensor.strides, strict=True)), index(0))
+        begin = flat_index(tensor, corner)
         row = load.indices.index(Var(outer))
         inside = (tensor.shape[row] - corner[row], tensor.shape[-1] - corner[-1])
         return RowBox(flat_view(tensor), begin, tensor.strides[row], rows, inside, self.buffer, target)

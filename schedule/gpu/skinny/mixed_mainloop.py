@@ -33,7 +33,7 @@ from ..l2_prefetch import L2Prefetch
 from ..launch_axes import warp_axes
 from ..split_k import ColumnSlice, allocate_partials, reduce_columns
 from ..streamed_operand import StreamedOperand
-from ..unaligned_loads import UnalignedVector, flat_view
+from ..unaligned_loads import UnalignedVector, flat_index, flat_view
 from .mixed_sizes import SkinnyMixedSizes
 from .mma_mainloop import can_shift_skinny_mma
 from .mma_tiles import ATOM_M, ATOM_N, COPY_ELEMENTS, mma_atom_of
@@ -196,8 +196,7 @@ class _SkinnyMixedWriter:
 
     def _load_unaligned(self, target: Buffer, to: tuple[Expr, ...], load: Load, at: Mapping[str, Expr]) -> None:
         """Load a vector of a row that begins anywhere, zeros behind its end."""
-        indices = [substitute(i, at) for i in load.indices]
-        begin = sum((i * stride for i, stride in zip(indices, load.buffer.strides, strict=True)), index(0))
+        begin = flat_index(load.buffer, (substitute(i, at) for i in load.indices))
         vector = UnalignedVector(flat_view(load.buffer), begin, at["k"], index(self.p.k.extent))
         self.w.store(target, contiguous_vector((*to, index(0)), COPY_ELEMENTS), vector.load())
         vector.load_rest(self.w, target, to)

@@ -21,7 +21,7 @@ from ....ir.rewrite import substitute
 from ....te.functions import equal, negated
 from ...problems.gemm import Gemm, Operand
 from ...tile.load_analysis import flat_offset
-from ..unaligned_loads import flat_view, whole_vectors
+from ..unaligned_loads import flat_index, flat_view, whole_vectors
 from .mma_tiles import COPY_ELEMENTS
 
 
@@ -85,8 +85,7 @@ class ShiftedRows:
 
     def _flat(self, row: Expr, column: Expr) -> Expr:
         at = {self.row: row, self.column: column}
-        indices = (substitute(i, at) for i in self.load.indices)
-        return sum((i * stride for i, stride in zip(indices, self.load.buffer.strides, strict=True)), index(0))
+        return flat_index(self.load.buffer, (substitute(i, at) for i in self.load.indices))
 
 
 def shifted_rows_of(p: Gemm, operand: Operand) -> ShiftedRows | None:
