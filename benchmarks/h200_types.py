@@ -8,6 +8,7 @@ Groups of rows, the same twelve shapes for each (cubes, and 64 and 4096 rows of 
     fp8block   e4m3 with scales for 1 x 128 of A and 128 x 128 of B; the better of torch._scaled_mm with the same scales
                (cuBLAS 12.9 or later, on Hopper) and with one scale for each operand
     tf32       torch.matmul in TF32
+    tf32nn     the same where the rows of B lie along n, as torch.matmul itself has it
     int8       torch._int_mm
     bf16x6     float32 in six products of bfloat16; torch.matmul in float32
     tf32x3     float32 in three products of TF32; the same
@@ -34,13 +35,14 @@ _SHAPES = (
     *((n, n, n) for n in (1024, 2048, 4096, 8192)),
     *((m, n, k) for m in (64, 4096) for n, k in ((24576, 1536), (7168, 16384), (4096, 7168), (2112, 7168))),
 )
-"""m, n, k: C[m, n] = A[m, k] B[n, k]."""
+"""m, n, k: C[m, n] = A[m, k] B[n, k], in ``tf32nn`` A[m, k] B[k, n]."""
 _SQUARE = "4096x4096x4096"
 BARS: Mapping[str, tuple[float, float]] = {
     "fp8": (1.05, 1.0),
     "fp8fast": (1.05, 1.0),
     "fp8block": (0.9, 0.9),
     "tf32": (1.05, 1.0),
+    "tf32nn": (1.05, 1.0),
     "int8": (1.3, 1.35),
     "bf16x6": (1.8, 2.0),
     "tf32x3": (1.8, 2.0),
@@ -81,12 +83,12 @@ def _rows_innermost(tensors: Tensors) -> Tensors:
     return a, b, a_scale.t().contiguous().t(), b_scale
 
 
-def _single(tf32: bool) -> Callable[..., object]:
+def _single(tf32: bool, *, along_n: bool = False) -> Callable[..., object]:
     def call(a: torch.Tensor, b: torch.Tensor) -> object:
         before = torch.backends.cuda.matmul.allow_tf32
         torch.backends.cuda.matmul.allow_tf32 = tf32
         try:
-            return a @ b.t()
+            return a @ (b if along_n else b.t())
         finally:
             torch.backends.cuda.matmul.allow_tf32 = before
 
@@ -102,6 +104,7 @@ _PEERS: Mapping[str, Mapping[str, Callable[..., object]]] = {
     "fp8fast": {"_scaled_mm, fast": _scaled(True)},
     "fp8block": {"_scaled_mm, blocks": _block_scaled, "_scaled_mm, one scale": _scaled(False)},
     "tf32": {"cuBLAS TF32": _single(True)},
+    "tf32nn": {"cuBLAS TF32": _single(True, along_n=True)},
     "int8": {"_int_mm": _int8},
     **{group: {"cuBLAS float32": _single(False)} for group in _SPLIT},
 }
@@ -119,6 +122,8 @@ def _parameters(group: str, m: int, n: int, k: int) -> tuple[str, Mapping[str, A
         }
     if group == "int8":
         return "matmul", {**shape, "transpose_b": True, "dtype": "int8"}
+    if group == "tf32nn":
+        return "matmul", {**shape, "precision": "tf32"}
     return "matmul", {**shape, "transpose_b": True, "precision": group}
 
 
@@ -174,7 +179,8 @@ def _errors(name: str, schedule: Any, seed: int) -> dict[str, object]:
     if group == "fp8block":
         exact = _by_blocks(*inputs, wide=torch.float64)
     else:
-        exact = inputs[0].double() @ inputs[1].double().t()
+        b = inputs[1].double()
+        exact = inputs[0].double() @ (b if group == "tf32nn" else b.t())
     if group in ("fp8", "fp8fast"):
         exact *= inputs[2].double() * inputs[3].double()
     size = exact.square().mean().sqrt()

@@ -3,8 +3,8 @@ epilogues, by every sketch that takes them, under random schedules: each kernel 
 poison, float64 on random data within te's tolerance). Bar: 240 shapes, no kernel wrong.
 
 A pool of processes shares the work; one that a kernel crashes or hangs is replaced. ``--trials N``: schedules of each
-sketch and shape. Settings: ``shapes``; ``sketch``: a glob; ``processes``; ``target`` (``cuda``). A failure is printed
-with its operator, parameters, seed and schedule.
+sketch and shape. Settings: ``shapes``; ``sketch``: a glob; ``precision``: float32 in that precision instead of 16-bit
+types; ``processes``; ``target`` (``cuda``). A failure is printed with its operator, parameters, seed and schedule.
 """
 
 import json
@@ -101,9 +101,18 @@ _DRAWN: Sequence[tuple[str, Callable[[Draw, int, int, int], Json]]] = (
 )
 
 
-def cases(count: int, seed: int) -> list[tuple[str, Json]]:
-    """(operator, parameters) of ``count`` products; every operator meets every class of shapes."""
-    return [_case(number, seed) for number in range(count)]
+def cases(count: int, seed: int, precision: str | None = None) -> list[tuple[str, Json]]:
+    """(operator, parameters) of ``count`` products; every operator meets every class of shapes. ``precision``: that of
+    float32, which operators that have one take instead of 16-bit types then."""
+    found = [_case(number, seed) for number in range(count)]
+    if precision is None:
+        return found
+    single = {"dtype": "float32", "precision": precision}
+    return [(name, {**given, **single}) for name, given in found if _has_precision(name)]
+
+
+def _has_precision(operator: str) -> bool:
+    return any(parameter.name == "precision" for parameter in OPERATORS[operator].parameters)
 
 
 def _case(number: int, seed: int) -> tuple[str, Json]:
@@ -124,10 +133,10 @@ def _case(number: int, seed: int) -> tuple[str, Json]:
             return operator, given
 
 
-def tasks(count: int, seed: int, target: Target, sketches: str = "*") -> list[Task]:
+def tasks(count: int, seed: int, target: Target, sketches: str = "*", precision: str | None = None) -> list[Task]:
     """Return every case by every sketch for ``target`` that takes it."""
     found = []
-    for operator, parameters in cases(count, seed):
+    for operator, parameters in cases(count, seed, precision):
         workload = OPERATORS[operator].workload(parameters)
         fitting = [n for n, s in SKETCHES.items() if fnmatch(n, sketches) and s.matches(workload, target)]
         found += [Task(operator, parameters, name, target, runs_here=True) for name in fitting]
@@ -142,9 +151,8 @@ def run(options: Options) -> Result:
     target = host_target(kind)
     if kind == "llvm":  # kernels are judged side by side
         target = replace(target, threads=1)
-    wanted = [
-        t for t in tasks(shapes, options.seed, target, extra.get("sketch", "*")) if fnmatch(t.sketch, options.rows)
-    ]
+    drawn = tasks(shapes, options.seed, target, extra.get("sketch", "*"), extra.get("precision"))
+    wanted = [t for t in drawn if fnmatch(t.sketch, options.rows)]
     order = stream(options.seed, "order").permutation(len(wanted))
     os.environ.update(library_threads(1))  # for the processes, of which there is one for each core
     began = time.perf_counter()

@@ -42,7 +42,8 @@ PRODUCTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "few rows": ("linear", {"rows": 2, "inputs": 2056, "outputs": 1288, "dtype": "bfloat16"}),
     "few rows that begin anywhere": ("linear", {"rows": 9, "inputs": 1001, "outputs": 667, "dtype": "float16"}),
     "few rows that begin anywhere along n": ("matmul", {"m": 20, "n": 667, "k": 600, "dtype": "bfloat16"}),
-    "few rows in TF32": ("matmul", {"m": 20, "n": 136, "k": 200, "precision": "tf32"}),
+    "few rows in TF32": ("matmul", {"m": 20, "n": 135, "k": 200, "precision": "tf32"}),
+    "rows along k and n, TF32": ("matmul", {"m": 520, "n": 328, "k": 200, "precision": "tf32"}),
     "causal attention": (
         "attention",
         {"heads": 8, "queries": 500, "keys": 520, "depth": 128, "causal": True, "dtype": "float16"},

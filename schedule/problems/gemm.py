@@ -38,8 +38,8 @@ from .image_window import ImageWindow
 LARGEST_SKINNY_M = 64
 """A product counts as skinny up to so many rows of A."""
 SCATTERED_ROWS, SCATTERED_RESULTS = 8, 1 << 18
-"""A skinny product with more rows than this, which are neighbours in the results, has at most so many results: lanes
-store places of the other axis, each of which is a sector of its own (15 ps on an H200)."""
+"""A skinny product with more rows than this, neighbours in the results, has at most so many results: lanes store places
+of the other axis, each of which is a sector of its own (15 ps on an H200)."""
 SCALED_K = 128
 """A scale within the sums is one for so many places of k."""
 
@@ -48,9 +48,8 @@ SCALED_K = 128
 class Operand:
     """One factor of the product. ``body`` is its value on the axes ``m`` or ``n``, ``k`` and those of the batch.
 
-    ``load``: the load that it is, apart from a cast; None where it is anything else. ``row`` and ``k``: the strides of
-    the load, in elements, along the operand's own axis and along ``k``. A stride is 0 where the axis has one element,
-    and where there is no ``load``.
+    ``load``: the load that it is, apart from a cast; None where it is anything else. ``row`` and ``k``: its strides, in
+    elements, along the operand's own axis and along ``k``; 0 where the axis has one element, or there is no ``load``.
     """
 
     body: Expr
@@ -175,11 +174,11 @@ class Gemm:
     ``SCALED_K`` places of k; that of B is the same for as many columns, too. ``precision``: which roundings the sums
     may have (``core.precision``). ``block_scales``: the scales of blocks of k, if there are any. Of a format of 4 bits
     the operands are bytes with two elements each, and ``k`` counts these bytes.
-    ``groups``: the groups of rows that each have a B of their own, if they do. ``dynamic``: how many rows a call
-    has, where the rows are a dynamic dimension; ``m`` has the most then. ``term``: what ``reducer`` combines for all
-    ``k``, where it is anything else than the sum of products: an expression that reads the loads ``a.body`` and
-    ``b.body``, and perhaps others on ``k`` and the batch alone. ``stored``: whether the results are stored. Where they
-    are not, their rows are reduced (``row_reduced_gemm``). ``constants``: inputs that all calls share."""
+    ``groups``: the groups of rows that each have a B of their own. ``dynamic``: how many rows a call has, where these
+    are a dynamic dimension; ``m`` has the most then. ``term``: what ``reducer`` combines for all ``k`` instead of
+    products: an expression that reads the loads ``a.body`` and ``b.body``, and perhaps others on ``k`` and the batch
+    alone. ``stored``: whether the results are stored. If not, their rows are reduced (``row_reduced_gemm``).
+    ``constants``: inputs that all calls share. ``a_in_registers``: whether wgmma takes A from registers."""
 
     inputs: tuple[Buffer, ...]
     accumulator: Buffer
@@ -202,6 +201,7 @@ class Gemm:
     reducer: Reducer = Reducer.SUM
     stored: bool = True
     constants: frozenset[str] = frozenset()
+    a_in_registers: bool = False
 
     @property
     def m_end(self) -> Expr:

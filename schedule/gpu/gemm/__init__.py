@@ -29,6 +29,7 @@ take as they lie, or list the tiles of groups of rows. One stands behind it for 
 ``stream_k``        the work units of stream-K, and the launch that adds them up
 ``repack``          the launch that copies operands to aligned rows
 ``shifted_rows``    operands whose rows begin anywhere, which a producer warpgroup copies to the stages without that
+``fragments``       A in registers, where its rows lie along m and shared memory would need them along k
 ``pack``            the launches that make operands K-major, and split float32 into planes
 ``promotion``       block sums that are added to accumulators in float32, with scales
 """

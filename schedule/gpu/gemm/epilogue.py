@@ -83,7 +83,7 @@ class _Subtile:
 
 
 @dataclass(frozen=True, slots=True)
-class _TileFragments:
+class TileFragments:
     """Accumulators of an atom in registers: ``buffer[row, i]`` holds a thread's ``i + begin``-th element of the
     columns of a tile, and those of the next accumulators begin ``stride`` further."""
 
@@ -200,26 +200,25 @@ class Epilogue:
                 w.unrolled("half", 2) as half,
                 w.unrolled("column", 2 // width) as column,
             ):
-                row = (self.warpgroup * s.atoms_m + atom) * WGMMA_M
-                row = row + self.warp_in_group * WARP_ROWS + self.lane // 4 + half * 8
+                row = (self.warpgroup * s.atoms_m + atom) * WGMMA_M + self._fragment_row(half)
                 first, held = pair * 8 + self.lane % 4 * 2 + column, pair * 4 + half * 2 + column
                 here = contiguous_vector((*outer, *partial_at(self.gemm, row, first)), width)
                 w.store(partials, here, Load(accumulators, contiguous_vector((index(atom), held), width)))
 
     # --- from registers
 
-    def _fragments(self, accumulators: Accumulators, atom: int, first: int, columns: int) -> _TileFragments:
+    def _fragments(self, accumulators: Accumulators, atom: int, first: int, columns: int) -> TileFragments:
         """Return the accumulators of an atom in ``columns`` columns of the tile from ``first`` on. Those in tensor
         memory are loaded, of all accumulators."""
         if isinstance(accumulators, Buffer):
-            return _TileFragments(accumulators, atom, 0, self.s.tile_n // 2)
+            return TileFragments(accumulators, atom, 0, self.s.tile_n // 2)
         w, count, held = self.w, len(self.gemm.accumulators), columns // 2
         loaded = w.allocate("loaded", (1, count * held), accumulators.buffer.dtype, MemoryScope.REGISTER)
         for number in range(count):
             column = accumulators.column + (number * self.s.tile_n + first)
             source = (index(atom * HALF_LANES), column)
             w.emit(TensorMemoryLoad(loaded, (index(0), index(number * held)), accumulators.buffer, source, columns))
-        return _TileFragments(loaded, 0, first // 2, held)
+        return TileFragments(loaded, 0, first // 2, held)
 
     def _store_from_registers(
         self, accumulators: Accumulators, atom: int, at: Mapping[str, Expr], first_column: int, columns: int
@@ -301,8 +300,11 @@ class Epilogue:
     def _position(self, at: Mapping[str, Expr], atom: int, pair: Expr, half: Expr) -> tuple[Expr, Expr]:
         """Return where in the result a pair of a lane's accumulators belongs: (m, n). A lane has pairs in two halves of
         the 16 rows of its warp, and in every eighth column."""
-        m = at["m"] + (self._atom_row(atom) + self.warp_in_group * WARP_ROWS + self.lane // 4 + half * 8)
-        return m, at["n"] + (pair * 8 + self.lane % 4 * 2)
+        return at["m"] + (self._atom_row(atom) + self._fragment_row(half)), at["n"] + (pair * 8 + self.lane % 4 * 2)
+
+    def _fragment_row(self, half: Expr) -> Expr:
+        """Return which of the 64 rows of an atom the lane has in one half of its fragments."""
+        return self.warp_in_group * WARP_ROWS + self.lane // 4 + half * 8
 
     def _atom_row(self, atom: int) -> Expr | int:
         """Return where the rows of an atom begin, less 16 for each warp of the warpgroup. A warp has 16 of 64 rows. Of
@@ -318,7 +320,7 @@ class Epilogue:
 
     def _value(
         self,
-        fragments: _TileFragments,
+        fragments: TileFragments,
         first: Expr,
         result: Result,
         at: Mapping[str, Expr],
@@ -425,8 +427,7 @@ class Epilogue:
         w, lane, staged = self.w, self.lane, self.stages[columns]
         if output.dtype.bits == 32:
             with w.unrolled("staged_pair", columns // 8) as pair, w.unrolled("half", 2) as half:
-                row = self.warp_in_group * WARP_ROWS + lane // 4 + half * 8
-                outer = (Broadcast(i, 2) for i in (self.warpgroup, index(stage), row))
+                outer = (Broadcast(i, 2) for i in (self.warpgroup, index(stage), self._fragment_row(half)))
                 pair_columns = Ramp(pair * 8 + lane % 4 * 2, 1, 2)
                 w.store(staged, (*outer, pair_columns), Load(output, (Ramp(pair * 4 + half * 2, 1, 2),)))
             return

@@ -72,6 +72,8 @@ def last_multiplied_k(gemm: Gemm) -> int:
     channels of a tap end within it. To tell such atoms apart costs more than a few places where all of B arrives
     anyway, along ``k``: the stem of a ResNet in TF32, of 24 places and 32, took an H200 111 us so, not 97."""
     atom, atoms = wgmma_atom(gemm), _row_atoms(gemm)
+    if gemm.a_in_registers:
+        return multiplied_k(gemm)
     if gemm.window is None and (atoms > MOST_ROW_ATOMS or pair_count(gemm) > 1 or promoted_k_atoms(gemm) > 0):
         return multiplied_k(gemm)
     last = -(-(_row_places(gemm) - (atoms - 1) * atom.line) // atom.k) * atom.k

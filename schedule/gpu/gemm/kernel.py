@@ -32,6 +32,7 @@ from ..launch_axes import warp_axes
 from ..split_k import TileSlice, partial_at, reduce_tile, vector_width
 from .block_scales import pack_scales
 from .epilogue import Accumulators, Epilogue
+from .fragments import FragmentEpilogue, FragmentMainloop
 from .grouped import ROW_END, GroupedTileScheduler, grouped_tile_scheduler
 from .mainloop import GemmMainloop, StageBarriers, WarpRoles, WgmmaMainloop
 from .mma_atom import promoted_k_atoms, wgmma_atom
@@ -53,10 +54,11 @@ def lower_gemm(
     name: str,
     sizes: GemmSizes[int],
     prepare: Preparation = repack_views,
-    epilogue: EpilogueMaker = Epilogue,
+    epilogue: EpilogueMaker | None = None,
 ) -> Kernel:
-    """Return the kernel of one setting."""
-    return _GemmKernelWriter(gemm, name, sizes, prepare, epilogue).kernel()
+    """Return the kernel of one setting. ``epilogue``: what writes it, where it is not the usual one."""
+    usual = FragmentEpilogue if gemm.a_in_registers else Epilogue
+    return _GemmKernelWriter(gemm, name, sizes, prepare, epilogue or usual).kernel()
 
 
 class _GemmKernelWriter:
@@ -119,8 +121,8 @@ class _GemmKernelWriter:
             self.block_sums = [self._allocate_accumulators("block_sums", atoms) for _ in range(buffers)]
             self.promotion = Promotion(w, self.gemm, s, self.roles)
         with w.scope():
-            loop = Tcgen05Mainloop if s.tensor_columns else WgmmaMainloop
-            self.mainloop: GemmMainloop[Any] = loop(
+            loop = FragmentMainloop if self.gemm.a_in_registers else WgmmaMainloop
+            self.mainloop: GemmMainloop[Any] = (Tcgen05Mainloop if s.tensor_columns else loop)(
                 w, self.gemm, s, self.scheduler, self.roles, barriers, self.tile, self.k_rank
             )
             several_tiles = self.scheduler.cluster_tiles > s.clusters

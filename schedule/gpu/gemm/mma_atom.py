@@ -11,9 +11,10 @@
     float32             bf16x6, bf16x9      three planes of bfloat16  yes        after all pairs of planes
 
 Operands that must be K-major and are not, and those that are split into planes, are packed by a first launch
-(``pack``). ``tcgen05`` takes operands just as ``wgmma`` does, so that this module speaks for both. Images seen through
-a window are K-major as they are. *Promoted* accumulators are added to others in float32, since those of matrix units
-keep fewer bits (``promotion``). Only ``tcgen05`` takes floats of 4 bits.
+(``pack``). One of TF32 may come from registers instead (``fragments``). ``tcgen05`` takes operands just as ``wgmma``
+does, so that this module speaks for both. Images seen through a window are K-major as they are. *Promoted* accumulators
+are added to others in float32, since those of matrix units keep fewer bits (``promotion``). Only ``tcgen05`` takes
+floats of 4 bits.
 """
 
 from ....core.dtypes import float32, tfloat32, uint8
@@ -77,6 +78,8 @@ def promoted_k_atoms(gemm: Gemm) -> int:
 def is_packed(gemm: Gemm, operand: Operand) -> bool:
     """Return whether an operand is packed first."""
     assert operand.load is not None
+    if gemm.a_in_registers and operand == gemm.a:
+        return False
     if gemm.window is not None and operand == gemm.a:
         return splitting(gemm).planes > 1
     along_k = operand_view(operand.load).indices[-1] == Var("k")

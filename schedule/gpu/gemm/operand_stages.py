@@ -18,7 +18,7 @@ from ....ir.buffer import Buffer, Layout, MemoryScope
 from ....ir.build import Writer
 from ....ir.expr import Expr, Load, Select, Var, index, maximum, minimum
 from ....ir.gpu.tma import Im2col, TmaLoad, TmaPrefetch, tma_swizzle
-from ....ir.gpu.wgmma import LINE_BYTES, SWIZZLE_128B_ELEMENTS, SWIZZLE_LINES
+from ....ir.gpu.wgmma import LINE_BYTES, SWIZZLE_LINES
 from ....ir.rewrite import substitute
 from ....te.functions import equal
 from ...problems.gemm import Gemm
@@ -63,13 +63,13 @@ class OperandStages:
     """One operand in shared memory, ``extent`` places of ``axis`` in each stage.
 
     ``buffer`` is (stage, k atom, place, k) where rows lie ``along_k``. Where patches of pixels have a halo, it has one
-    k atom, and lines instead of places. Where rows lie along ``axis``, it is (stage, k atom, 64 places, k, place), of
-    16-bit elements; taps that share a patch with a halo have its lines as ``k``. The tiles of several ``loads`` (those
-    of the B of several accumulators) follow one another along the axis. ``window``: how the one load is read where it
-    is from images, or by patches of their pixels; None where it is from a matrix. ``joined_groups``: how many groups
-    the places of ``axis`` belong to, if each has a part of k alone. A row ``along_k`` has the places of its group where
-    a row of A has them, and zeros elsewhere. ``end``: how many rows ``along_k`` there are, where tiles may go beyond
-    the last one.
+    k atom, and lines instead of places. Where rows lie along ``axis``, it is (stage, k atom, line, k, place of a line),
+    of lines of 128 bytes along the axis; taps that share a patch with a halo have its lines as ``k``. The tiles of
+    several ``loads`` (those of the B of several accumulators) follow one another along the axis. ``window``: how the
+    one load is read where it is from images, or by patches of their pixels; None where it is from a matrix.
+    ``joined_groups``: how many groups the places of ``axis`` belong to, if each has a part of k alone. A row
+    ``along_k`` has the places of its group where a row of A has them, and zeros elsewhere. ``end``: how many rows
+    ``along_k`` there are, where tiles may go beyond the last one.
     """
 
     buffer: Buffer
@@ -177,16 +177,16 @@ class OperandStages:
                 return
             atoms = self.buffer.shape[2] // len(self.loads)
             for n in range(atoms):
-                corner = {**at, self.axis: at[self.axis] + n * SWIZZLE_128B_ELEMENTS, "k": at["k"] + first}
-                target, row = (index(number * atoms + n), first, index(0)), SWIZZLE_128B_ELEMENTS
+                corner = {**at, self.axis: at[self.axis] + n * line, "k": at["k"] + first}
+                target = (index(number * atoms + n), first, index(0))
                 if self.window is None:
-                    yield _box(load, corner, {self.axis: row, "k": part}, target)
+                    yield _box(load, corner, {self.axis: line, "k": part}, target)
                     continue
-                offsets = column_of(self.window, corner[self.axis], row).offsets(self.window)
+                offsets = column_of(self.window, corner[self.axis], line).offsets(self.window)
                 if not self.window.patch:
-                    yield _im2col_box(load, self.window, corner, offsets, (part, row), target)
+                    yield _im2col_box(load, self.window, corner, offsets, (part, line), target)
                 else:
-                    yield _patch_box(load, self.window, corner, offsets, row, target)
+                    yield _patch_box(load, self.window, corner, offsets, line, target)
 
     @property
     def _part(self) -> int:

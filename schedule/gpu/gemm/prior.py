@@ -16,7 +16,7 @@ from ..tma_view import operand_view
 from .k_atoms import b_along_k, joined_groups, mean_multiplied_k, stage_lines, tap_share
 from .mma_atom import is_packed, promoted_k_atoms, splitting, wgmma_atom
 from .repack import ROW_ALIGNMENT_BYTES, uneven_operands
-from .result_box import can_store_by_tma
+from .result_box import can_store_by_tma, stores_pairs_of_rows
 from .shifted_rows import LINE_VECTORS, copied_first, is_shifted
 from .sizes import GemmSizes, epilogue_subtiles, scale_products, stage_columns
 
@@ -353,7 +353,8 @@ def _store_cycles(gemm: Gemm, epilogue_stages: Ints) -> Floats:
     if can_store_by_tma(gemm):
         return np.where(epilogue_stages > 0, STORE_CYCLES, 2 * STORE_CYCLES).astype(np.float64)
     words = gemm.results[0].tensor.dtype.bits == 32 or gemm.results[0].last_digit > 0
-    direct = 1 if gemm.along_pixels and words else 2 if gemm.n.extent % 2 == 0 else 4
+    pairs = gemm.a_in_registers and gemm.along_m and stores_pairs_of_rows(gemm)
+    direct = 1 if pairs or (gemm.along_pixels and words) else 2 if gemm.n.extent % 2 == 0 else 4
     direct *= max(result.phases for result in gemm.results) if gemm.along_pixels else 1
     return np.where(epilogue_stages > 0, 2 * STORE_CYCLES, 2 * direct * STORE_CYCLES).astype(np.float64)
 

@@ -124,6 +124,14 @@ def _has_pixel_vectors(gemm: Gemm, result: Result) -> bool:
     return in_order and all(n % width == 0 for n in extents) and not (apart or result.inside)
 
 
+def stores_pairs_of_rows(gemm: Gemm) -> bool:
+    """Return whether two neighbouring rows, from an even one on, are neighbours in all results, and aligned."""
+    return gemm.m.extent % 2 == 0 and all(
+        r.indices[-1] == Var("m") and not r.inside and all(step % 2 == 0 for step in r.tensor.strides[:-1])
+        for r in gemm.results
+    )
+
+
 def reads_sources(gemm: Gemm, result: Result) -> bool:
     """Return whether a result reads more than the accumulators."""
     return any(load.buffer.name not in gemm.accumulators for load in loads_of(result.value))

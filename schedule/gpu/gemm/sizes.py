@@ -69,6 +69,9 @@ COPY_REGISTERS, VECTOR_REGISTERS, COPIED_REGISTERS, MOST_HELD = 48, 8, 12, 16
 """A thread that copies rows has so many registers for each vector of 16 bytes that it holds, of MOST_HELD at most, and
 so many for addresses and masks. Where consumers have no more registers than they start with, COPIED_REGISTERS of
 theirs hold some of these, too (from compiled kernels)."""
+FRAGMENT_PART_K = 16
+"""A in registers is loaded in parts of so many places of k, of which a thread holds fragments of two: so many registers
+for each atom."""
 MOST_CONSUMER_REGISTERS = 240
 """``setmaxnreg`` gives a consumer thread so many registers at most."""
 REGISTERS = 512
@@ -107,8 +110,9 @@ class GemmSizes(Generic[N]):
     ``b_stages``: how many B has: as many, or one for each k iteration where it is resident.
     ``reuses_stages``: 1 where the epilogue stages results in the place of A, once the one tile of a CTA is multiplied.
     ``shared_bytes``: how much shared memory a CTA takes.
-    ``accumulator_registers``: how many registers of a consumer thread hold accumulators, promoted ones included.
-    ``block_sum_registers``: how many of these hold block sums, which the epilogue does not need (``promotion``).
+    ``accumulator_registers``: how many registers of a consumer thread hold accumulators, promoted ones and fragments of
+    A included.
+    ``multiplied_registers``: how many of these the epilogue does not need: block sums (``promotion``), or fragments.
     ``launch_registers``: how many registers a thread has at most when the CTA starts.
     ``consumer_registers``: how many ``setmaxnreg`` gives a consumer thread; 0 where registers stay as they are.
     ``producer_registers``: how many a thread of a producer warpgroup keeps then.
@@ -154,7 +158,7 @@ class GemmSizes(Generic[N]):
     reuses_stages: N
     shared_bytes: N
     accumulator_registers: N
-    block_sum_registers: N
+    multiplied_registers: N
     launch_registers: N
     consumer_registers: N
     producer_registers: N
@@ -179,7 +183,7 @@ class GemmSizes(Generic[N]):
     def registers_beside(self, spare: int | Ints) -> Ints:
         """Return how many registers a consumer thread needs, where an epilogue needs ``spare`` besides the
         accumulators."""
-        spare = np.maximum(spare - self.block_sum_registers, SPARE_REGISTERS)
+        spare = np.maximum(spare - self.multiplied_registers, SPARE_REGISTERS)
         needed: Ints = self.accumulator_registers + spare
         return needed
 
@@ -313,7 +317,10 @@ def _registers(gemm: Gemm, target: Target, s: _Sizes) -> _Sizes:
     most = np.minimum((pool - kept) // consumers // 8 * 8, MOST_CONSUMER_REGISTERS)
     moves = has_producers & (~copies | (most > launch_registers))
     block_sums = {0: np.int64(0), 1: np.int64(1)}.get(promoted_k_atoms(gemm), s["atoms_m"])
-    accumulator_registers = (s["atoms_m"] + block_sums) * s["mma_n"] // 2
+    multiplied_registers = block_sums * s["mma_n"] // 2
+    if gemm.a_in_registers:
+        multiplied_registers = multiplied_registers + FRAGMENT_PART_K * s["atoms_m"]
+    accumulator_registers = s["atoms_m"] * s["mma_n"] // 2 + multiplied_registers
     tensor_columns = scale_columns = np.zeros_like(s["tile_m"])
     if gemm.block_scales is not None:
         scale_columns = _allocated_columns(consumers * warpgroup_scale_columns(gemm))
@@ -323,7 +330,7 @@ def _registers(gemm: Gemm, target: Target, s: _Sizes) -> _Sizes:
     return {
         "threads": threads,
         "accumulator_registers": accumulator_registers,
-        "block_sum_registers": block_sums * s["mma_n"] // 2,
+        "multiplied_registers": multiplied_registers,
         "launch_registers": launch_registers,
         "consumer_registers": np.where(moves, most, 0),
         "producer_registers": kept,

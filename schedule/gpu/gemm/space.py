@@ -35,6 +35,7 @@ from ..quantities import GPU_QUANTITIES, gpu_columns
 from ..skinny.mma_mainloop import can_lower_skinny_mma
 from ..tma_view import in_slices
 from .constraints import gemm_constraints
+from .fragments import with_a_in_registers
 from .kernel import lower_gemm
 from .mainloop import can_use_wgmma
 from .mma_atom import find_atom, is_packed
@@ -137,7 +138,7 @@ def _plan(workload: Workload, target: Target) -> GemmPlan | None:
         return None
     gemm = gemm_of(workload, several=True, scaled=True) or grouped_gemm_of(workload)
     gemm = gemm and with_dynamic_rows(gemm, workload)
-    gemm = gemm and with_slices(gemm)
+    gemm = gemm and with_slices(with_a_in_registers(gemm))
     if gemm is None or not can_use_wgmma(gemm):
         return None
     assert gemm.a.load is not None

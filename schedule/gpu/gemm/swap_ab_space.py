@@ -13,6 +13,9 @@ so that one setting serves few rows of any number well:
 
 Operands and results are 16-bit floats, whose rows TMA loads and stores. There is one sum. Results of many rows and more
 columns gain nothing, nor do large ones, which have many waves of tiles.
+
+Products in TF32 of a B whose rows lie along ``n`` gain at any size: B would be packed first, and the left operand of
+wgmma may come from registers (``fragments``). These are stored from registers.
 """
 
 from dataclasses import dataclass, replace
@@ -31,11 +34,12 @@ from ...space.knob import Knob
 from ...space.pruning import best_by_prior
 from ...tile_sketch import TileSketch
 from .constraints import GRID
+from .fragments import with_a_in_registers
 from .mainloop import can_use_wgmma
 from .repack import uneven_operands
 from .result_box import can_store_by_tma
 from .sizes import MMA_N, even_mma_n, stores_tiles
-from .space import ARCHITECTURE, QUANTITIES, GemmPlan
+from .space import ARCHITECTURE, QUANTITIES, GemmPlan, with_slices
 
 VERSION = 2
 FEW_ROWS = 1536
@@ -61,6 +65,8 @@ class SwappedPlan(GemmPlan):
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
+        if self.gemm.a_in_registers:
+            return tuple(_with_cluster(rule) for rule in super().constraints)
         staged = Constraint(
             "whole tiles are transposed in shared memory: epilogue_stages is not 0 where CTAs have any to store",
             (*GRID.split(), "epilogue_stages"),
@@ -91,10 +97,15 @@ class SwappedPlan(GemmPlan):
 
 
 def _plan(workload: Workload, target: Target) -> SwappedPlan | None:
-    if target.arch != ARCHITECTURE or skinny_gemm_of(workload) is not None:
+    if target.arch != ARCHITECTURE:
         return None
     gemm, plain = gemm_of(workload, swapped=True), gemm_of(workload)
     if gemm is None or plain is None or not gemm.along_m:
+        return None
+    gemm = with_a_in_registers(gemm)
+    if gemm.a_in_registers and gemm.m.extent >= WGMMA_M and can_use_wgmma(gemm):
+        return SwappedPlan(with_slices(gemm), target, GemmPlan(with_slices(with_a_in_registers(plain)), target))
+    if skinny_gemm_of(workload) is not None:
         return None
     few_rows = gemm.n.extent <= FEW_ROWS
     if gemm.m.extent < WGMMA_M or not (few_rows or gemm.m.extent < gemm.n.extent):

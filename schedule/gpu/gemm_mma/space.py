@@ -4,8 +4,7 @@ Operands are 16-bit floats, or float32 that may be rounded to TF32, in any layou
 float32; there may be batches, and the outputs are any pointwise functions of the accumulator. On Hopper wgmma is faster
 where it can be used. There this sketch takes what wgmma cannot, such as float64 with accumulators of float64, and small
 products: many of one tile each, which it begins and ends sooner, those with rows that begin between multiples of 16
-bytes, which wgmma needs repacked, few rows by operands that wgmma needs packed for TF32, and those of many rows and few
-columns.
+bytes, which wgmma needs repacked, and those of many rows and few columns.
 """
 
 from collections.abc import Mapping
@@ -25,7 +24,6 @@ from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
 from ...tile_sketch import TileSketch
 from ..gemm.mainloop import can_use_wgmma
-from ..gemm.mma_atom import is_packed
 from ..gemm.repack import as_stored, uneven_operands
 from ..multistage_plan import MultistageGemmPlan, multistage_columns, multistage_quantities
 from ..peaks import gpu_peaks
@@ -132,9 +130,9 @@ def _plan(workload: Workload, target: Target) -> GemmMmaPlan | None:
 
 def _gains_beside_wgmma(gemm: Gemm, *, few: bool) -> bool:
     """Return whether mma.sync may be faster than wgmma: many results of one tile each, few columns, or less work than
-    repacking or packing takes. ``few``: whether it has few rows or columns."""
+    repacking takes. ``few``: whether it has few rows or columns."""
     if gemm.precision == TF32:
-        return few and bool(uneven_operands(as_stored(gemm)) or any(is_packed(gemm, o) for o in (gemm.a, gemm.b)))
+        return few and bool(uneven_operands(as_stored(gemm)))
     if few:
         return True
     if uneven_operands(gemm):

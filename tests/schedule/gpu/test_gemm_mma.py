@@ -118,13 +118,13 @@ def test_what_it_leaves_to_others() -> None:
     assert SKETCH.matches(ODD, H200) and SKETCH.matches(MANY, H200) and not taken(H200)
 
 
-def test_few_rows_may_do_without_packing_the_other_operand_for_tf32() -> None:
-    """wgmma multiplies TF32 in rows along ``k`` alone."""
+def test_few_rows_may_do_without_repacking_the_other_operand_for_tf32() -> None:
     for parameters, takes in (
-        ({"m": 16, "n": 4096, "k": 4096}, True),
+        ({"m": 16, "n": 4098, "k": 4096}, True),
         ({"m": 16, "n": 4096, "k": 4097, "transpose_b": True}, True),
         ({"m": 16, "n": 4096, "k": 4096, "transpose_b": True}, False),
-        ({"m": 512, "n": 4096, "k": 4096}, False),
+        ({"m": 16, "n": 4096, "k": 4096}, False),
+        ({"m": 512, "n": 4096, "k": 4097}, False),
     ):
         assert SKETCH.matches(workload_of("matmul", **parameters, precision="tf32"), H200) == takes
 
