@@ -50,7 +50,7 @@ def with_a_in_registers(gemm: Gemm) -> Gemm:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _KPart:
     """``places`` places of a k atom from the ``first`` one on."""
 
     k_atom: int
@@ -64,7 +64,7 @@ class FragmentMainloop(WgmmaMainloop):
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         k, size = multiplied_k(self.gemm), FRAGMENT_PART_K
-        self.parts = [_Part(n, i, min(size, k - i)) for n in range(self.s.k_atoms) for i in range(0, k, size)]
+        self.parts = [_KPart(n, i, min(size, k - i)) for n in range(self.s.k_atoms) for i in range(0, k, size)]
         self.held = 2 if len(self.parts) % 2 == 0 else 1
         """Of how many parts a thread holds fragments. Parts of all stages take turns."""
         shape = (self.held, self.s.atoms_m, size // 2)
@@ -107,7 +107,7 @@ class FragmentMainloop(WgmmaMainloop):
                     )
                 )
 
-    def _load(self, part: _Part, held: int, fill: Expr) -> None:
+    def _load(self, part: _KPart, held: int, fill: Expr) -> None:
         """Load a part of the rows of the warpgroup into the registers with the number ``held``."""
         w, s, roles = self.w, self.s, self.roles
         first_atom = index(0) if s.ping_pong else roles.warpgroup * s.atoms_m
