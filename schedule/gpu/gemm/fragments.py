@@ -1,12 +1,7 @@
 """A that wgmma takes from registers: its rows lie along ``m``, and in shared memory wgmma takes its type K-major alone.
 
-TMA brings lines of 32 places of ``m``, one for each place of ``k``, and rounds them to TF32. Each lane loads pairs of
-neighbours of them: with g = lane // 4, a lane of warp w has of the 64 rows of an atom
-
-    32 (w // 2) + 16 (g // 2 % 2) + 8 (w % 2) + 4 (g // 4) + 2 (g % 2)    and the next one
-
-so that the lanes of half a warp, which read four lines, read from all banks of the swizzled lines. wgmma takes the two
-for its rows 16 w + g and 16 w + g + 8. Accumulators have their rows in that order, and the epilogue knows.
+TMA brings lines of 32 places of ``m``, one for each place of ``k``, and rounds them to TF32. Lanes load pairs of
+neighbours (``permuted_rows``). Accumulators have their rows in that order, and the epilogue knows.
 
 A stage is multiplied in parts of 16 places of k. While one of them is multiplied, the next one is loaded into other
 registers:
@@ -26,6 +21,7 @@ from ....ir.gpu.wgmma import WGMMA_M, WarpgroupMma, WarpgroupMmaWait
 from ...problems.gemm import Gemm, Result
 from ...tile.contiguous import contiguous_vector
 from ...tile.stage_body import vector_at
+from ..permuted_rows import permuted_row
 from ..tma_view import operand_view
 from .epilogue import Accumulators, Epilogue, TileFragments
 from .k_atoms import multiplied_k
@@ -167,10 +163,3 @@ class FragmentEpilogue(Epilogue):
             *outer, last = (i.value if isinstance(i, Broadcast) else i for i in indices)
             value = Load(output, contiguous_vector((index(0),), width))
             w.store(result.tensor, (*(Broadcast(i, width) if width > 1 else i for i in outer), last), value)
-
-
-def permuted_row(warp: Expr, lane: Expr, half: Expr) -> Expr:
-    """Return which of the 64 rows of an atom a ``lane`` of a ``warp`` of the warpgroup has in one half of its
-    fragments."""
-    group = lane // 4
-    return warp // 2 * 32 + group // 2 % 2 * 16 + warp % 2 * 8 + group // 4 * 4 + group % 2 * 2 + half

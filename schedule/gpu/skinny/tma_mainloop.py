@@ -18,6 +18,7 @@ read once, as it lies in memory: consumers load it from shared memory into regis
 (``split_fragments``), and promote the sums of each atom of ``k``.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from ....core.dtypes import INDEX, DType, float32
@@ -26,7 +27,7 @@ from ....ir.expr import WARP_LANES, Expr, Load, Var, const, index
 from ....ir.gpu.barrier import WARPGROUP_THREADS
 from ....ir.gpu.mbarrier import MbarrierArrive, MbarrierArriveExpectTx, MbarrierInit, MbarrierWait
 from ....ir.gpu.tma import TmaLoad, tma_swizzle
-from ....ir.gpu.wgmma import LINE_BYTES, SWIZZLE_128B, SWIZZLE_128B_ELEMENTS, WGMMA_M, WarpgroupMma, WarpgroupMmaWait
+from ....ir.gpu.wgmma import LINE_BYTES, SWIZZLE_128B_ELEMENTS, WGMMA_M, WarpgroupMma, WarpgroupMmaWait
 from ....ir.rewrite import free_variables, substitute
 from ....ir.stmt import Kernel
 from ....te.functions import equal
@@ -37,6 +38,7 @@ from ..gemm.mma_atom import PLANES, find_atom, splitting, wgmma_atom
 from ..gemm.pack import pack_operand
 from ..l2_prefetch import L2Prefetch, prefetch_operands
 from ..launch_axes import warp_axes
+from ..permuted_rows import permuted_row
 from ..split_k import ColumnSlice, allocate_partials, reduce_columns
 from ..tma_view import ending_at
 from .mma_mainloop import can_lower_skinny_mma
@@ -53,7 +55,8 @@ def lower_skinny_tma(p: Gemm, s: SkinnyTmaSizes[int]) -> Kernel:
 
 class _SkinnyTmaWriter:
     """``b_unit`` is how many outputs ``n`` one entry of the outermost dimension of the stages of B holds: a row where B
-    is K-major, a tile of 64 by 64 where it is N-major."""
+    is K-major, a line of 128 bytes along ``n``, for each ``k`` of an atom, where it is N-major. ``b_lines`` is how many
+    lines of 128 bytes a row of B takes in an atom where B is K-major, otherwise 1."""
 
     def __init__(self, p: Gemm, s: SkinnyTmaSizes[int]) -> None:
         assert p.b.load is not None and p.a.load is not None
@@ -62,7 +65,8 @@ class _SkinnyTmaWriter:
         self.atom, self.precision = wgmma_atom(p), splitting(p)
         self.planes = max(self.precision.planes, 1)
         self.b_is_k_major = p.b.k == 1
-        self.b_unit = 1 if self.b_is_k_major else SWIZZLE_128B_ELEMENTS
+        self.b_unit = 1 if self.b_is_k_major else LINE_BYTES // self.b.buffer.dtype.bytes
+        self.b_lines = s.b_lines if self.b_is_k_major else 1
         self.w = FreshNameWriter(p.names)
 
     def kernel(self) -> Kernel:
@@ -103,15 +107,15 @@ class _SkinnyTmaWriter:
         return self.w.allocate(name, (count, line), dtype, MemoryScope.SHARED, Layout((line, 1), tma_swizzle(dtype)))
 
     def _tiles(self, name: str, count: int) -> Buffer:
-        """Tiles of 64 elements along ``k`` by 64 along ``n``."""
-        side = SWIZZLE_128B_ELEMENTS
-        layout = Layout((side * side, side, 1), SWIZZLE_128B)
-        return self.w.allocate(name, (count, side, side), self.b.buffer.dtype, MemoryScope.SHARED, layout)
+        """Lines of 128 bytes along ``n`` for each ``k`` of an atom."""
+        dtype, lines, line = self.b.buffer.dtype, self.atom.line, self.b_unit
+        layout = Layout((lines * line, line, 1), tma_swizzle(dtype))
+        return self.w.allocate(name, (count, lines, line), dtype, MemoryScope.SHARED, layout)
 
     def _b_at(self, stage: Expr, atom: Expr, unit: Expr, line: int = 0) -> tuple[Expr, ...]:
         """Return the indices of the B of one atom of ``k`` from row or tile ``unit`` of the block on. ``line``: which
         of the lines of that atom."""
-        lines = (stage * self.s.k_atoms + atom) * self.s.b_lines + line
+        lines = (stage * self.s.k_atoms + atom) * self.b_lines + line
         first = lines * (self.s.block_n // self.b_unit) + unit
         return (first, index(0)) if self.b_is_k_major else (first, index(0), index(0))
 
@@ -123,7 +127,7 @@ class _SkinnyTmaWriter:
         s, w = self.s, self.w
         atoms = s.stages * s.k_atoms
         if self.b_is_k_major:
-            self.b_stages = self._rows("b_stages", atoms * s.b_lines * s.block_n, self.b.buffer.dtype)
+            self.b_stages = self._rows("b_stages", atoms * self.b_lines * s.block_n, self.b.buffer.dtype)
         else:
             self.b_stages = self._tiles("b_stages", atoms * s.block_n // self.b_unit)
         self.a_stages = self._rows("a_stages", atoms * self.planes * s.a_rows + s.a_spare_rows, self.a.buffer.dtype)
@@ -164,23 +168,31 @@ class _SkinnyTmaWriter:
         """Start the TMA loads of one tile of ``k``. What lies outside of the tensors becomes zeros."""
         s, w = self.s, self.w
         w.emit(MbarrierArriveExpectTx(self.full, stage, s.k_atoms * s.atom_bytes))
-        box_n = s.block_n if self.b_is_k_major else SWIZZLE_128B_ELEMENTS
+        box_n = s.block_n if self.b_is_k_major else self.b_unit
         with w.unrolled("loaded_atom", s.k_atoms) as atom:
             k = ((self.rank * s.k_tiles + k_tile) * s.k_atoms + atom) * self.atom.line
-            for line in range(s.b_lines):
+            b_k = self.b_stages.shape[-1 if self.b_is_k_major else -2]
+            for line in range(self.b_lines):
                 with w.unrolled("box", s.block_n // box_n) as box:
-                    corner = {"n": self.block * s.block_n + box * box_n, "k": k + line * self.b_stages.shape[-1]}
-                    self._load_box(self.b, corner, box_n, self.b_stages, self._b_at(stage, atom, box, line), stage)
+                    corner = {"n": self.block * s.block_n + box * box_n, "k": k + line * b_k}
+                    to = (self.b_stages, self._b_at(stage, atom, box, line))
+                    self._load_box(self.b, corner, {"n": box_n, "k": b_k}, *to, stage)
             for plane in range(self.planes):
                 corner = {"m": index(0), "k": k, PLANES["m"]: index(plane)}
-                self._load_box(self.a, corner, s.a_rows, self.a_stages, self._a_at(stage, atom, plane), stage)
+                to = (self.a_stages, self._a_at(stage, atom, plane))
+                self._load_box(self.a, corner, {"m": s.a_rows, "k": self.a_stages.shape[-1]}, *to, stage)
 
     def _load_box(
-        self, load: Load, corner: dict[str, Expr], rows: int, stages: Buffer, to: tuple[Expr, ...], stage: Expr
+        self,
+        load: Load,
+        corner: dict[str, Expr],
+        extents: Mapping[str, int],
+        stages: Buffer,
+        to: tuple[Expr, ...],
+        stage: Expr,
     ) -> None:
-        """Start the TMA load of a box of ``rows`` by a line along ``k``."""
-        extents = {Var("k"): stages.shape[-1], Var("m"): rows, Var("n"): rows}
-        box = tuple(extents.get(i, 1) if isinstance(i, Var) else 1 for i in load.indices)
+        """Start the TMA load of a box of ``extents`` (axis -> places)."""
+        box = tuple(extents.get(i.name, 1) if isinstance(i, Var) else 1 for i in load.indices)
         first = tuple(substitute(i, corner) for i in load.indices)
         self.w.emit(TmaLoad(stages, to, load.buffer, first, box, self.full, stage, tx_expected=True))
 
@@ -209,9 +221,13 @@ class _SkinnyTmaWriter:
         """The products of one stage, where operands are split. The sums of each atom are promoted."""
         s, w, zero = self.s, self.w, index(0)
         with w.unrolled("k_atom", s.k_atoms) as atom:
-            for line in range(s.b_lines):
-                first, _ = self._b_at(stage, atom, self.warpgroup * s.mma_n, line)
-                self.fragments.load(first, (self.warp % WARPGROUP_WARPS, self.lane), line)
+            thread = (self.warp % WARPGROUP_WARPS, self.lane)
+            for line in range(self.b_lines):
+                first, *_ = self._b_at(stage, atom, self.warpgroup * (s.mma_n // self.b_unit), line)
+                if self.b_is_k_major:
+                    self.fragments.load(first, thread, line)
+                else:
+                    self.fragments.load_along_rows(first, thread)
             for number, (of_a, of_b) in enumerate(self.precision.pairs):
                 w.emit(
                     WarpgroupMma(
@@ -233,7 +249,7 @@ class _SkinnyTmaWriter:
         p, s, w = self.p, self.s, self.w
         partials = allocate_partials(w, p, 1, s.block_n, float32)
         with w.when(self.is_consumer), w.unrolled("out", s.wgmma_n // 2) as e:
-            row = (self.warp % WARPGROUP_WARPS) * 16 + self.lane // 4 + ((e // 2) % 2) * 8
+            row = self._row((e // 2) % 2)
             column = (e // 4) * 8 + (self.lane % 4) * 2 + e % 2
             m, n = (column, row) if s.swap_ab else (row, column)
             computed = s.wgmma_n if s.swap_ab else WGMMA_M
@@ -241,6 +257,14 @@ class _SkinnyTmaWriter:
                 w.store(partials, (index(0), m, self.warpgroup * s.mma_n + n), Load(accumulators, (e,)))
         thread = self.warp * WARP_LANES + self.lane
         reduce_columns(w, ColumnSlice(p, self.block, s.block_n, self.rank, s.split_k, thread, s.threads), partials)
+
+    def _row(self, half: Expr) -> Expr:
+        """Return which of the 64 rows of wgmma a lane has in one half of its accumulators."""
+        warp = self.warp % WARPGROUP_WARPS
+        if self.planes > 1 and not self.b_is_k_major:
+            assert self.atom.fragment is not None
+            return permuted_row(warp, self.lane, half, self.atom.fragment.register_elements)
+        return warp * 16 + self.lane // 4 + half * 8
 
 
 def can_lower_skinny_tma(p: Gemm) -> bool:
@@ -254,12 +278,12 @@ def can_lower_skinny_tma(p: Gemm) -> bool:
 
 
 def can_split(p: Gemm) -> bool:
-    """Return whether both operands are float32 that is split into planes, and TMA loads boxes of B, which is
-    K-major."""
+    """Return whether both operands are float32 that is split into planes, and TMA loads boxes of B."""
     a, b = p.a.load, p.b.load
     if a is None or b is None or p.accumulator.dtype != float32 or not {a.buffer.dtype, b.buffer.dtype} == {float32}:
         return False
-    return splitting(p).planes > 1 and find_atom(p) is not None and _fits_tma(p.b.load, "n", "k")
+    boxes = _fits_tma(p.b.load, "n", "k") or _fits_tma(p.b.load, "k", "n")
+    return splitting(p).planes > 1 and find_atom(p) is not None and boxes
 
 
 def _with_rows(p: Gemm) -> Load:

@@ -2,7 +2,7 @@
 
 The sketch takes operands of 16-bit floats that are accumulated in float32, A K-major and B K-major or
 N-major, and outputs that are any pointwise functions of the accumulator. It also takes float32 that is split into
-planes, if B is K-major.
+planes.
 """
 
 from collections.abc import Mapping

@@ -23,9 +23,15 @@ FEW = Target("cuda", "sm_90a", (), threads=2, vector_bytes=16)
         ("matmul", {"m": 13, "n": 200, "k": 420, "transpose_b": True, "precision": "tf32x3"}),
         ("matmul", {"m": 64, "n": 72, "k": 264, "transpose_b": True, "precision": "bf16x6"}),
         ("matmul", {"m": 5, "n": 72, "k": 340, "transpose_a": True, "transpose_b": True, "precision": "bf16x9"}),
+        ("matmul", {"m": 13, "n": 200, "k": 420, "precision": "tf32x3"}),
+        ("matmul", {"m": 64, "n": 72, "k": 264, "precision": "bf16x6"}),
+        ("matmul", {"m": 7, "n": 132, "k": 340, "transpose_a": True, "precision": "bf16x9"}),
         ("matmul", {"m": 136, "n": 9, "k": 96, "transpose_b": True, "precision": "tf32x3", "activation": "gelu_erf"}),
     ],
-    ids=["tf32x3", "bf16x6", "A along m", "few columns, with an epilogue"],
+    ids=[
+        *("tf32x3", "bf16x6", "A along m", "tf32x3, B along n", "bf16x6, B along n", "nothing along k"),
+        "few columns, with an epilogue",
+    ],
 )
 def test_kernels_compute_their_expression(operator: str, parameters: dict[str, Any]) -> None:
     assert assert_agrees(SKETCH, workload_of(operator, **parameters), 2, FEW) == 2
@@ -55,10 +61,11 @@ def test_sums_are_as_exact_as_float32(precision: str) -> None:
     assert np.sqrt(np.mean(of_ours**2)) <= 2 * np.sqrt(np.mean(of_float32**2))
 
 
+@pytest.mark.parametrize("transpose_b", [True, False])
 @pytest.mark.parametrize("precision", ["tf32x3", "bf16x6"])
-def test_b_is_read_once_and_split_in_registers(precision: str) -> None:
+def test_b_is_read_once_and_split_in_registers(precision: str, transpose_b: bool) -> None:
     """B takes no workspace: the one that there is holds the planes of A."""
-    workload = workload_of("matmul", m=64, n=2112, k=7168, transpose_b=True, precision=precision)
+    workload = workload_of("matmul", m=64, n=2112, k=7168, transpose_b=transpose_b, precision=precision)
     space = SKETCH.space(workload, H200)
     assert space.prior_seconds is not None
     kernel = SKETCH.lower(workload, H200, space.schedule(int(space.prior_seconds.argmin())))
@@ -72,11 +79,11 @@ def test_b_is_read_once_and_split_in_registers(precision: str) -> None:
     "parameters",
     [
         {"m": 64, "n": 64, "k": 66, "transpose_b": True, "precision": "tf32x3"},  # rows at no multiple of 16 bytes
-        {"m": 64, "n": 64, "k": 64, "precision": "tf32x3"},  # B along n
+        {"m": 64, "n": 66, "k": 64, "precision": "tf32x3"},
         {"m": 64, "n": 64, "k": 64, "transpose_b": True, "precision": "tf32"},
         {"m": 64, "n": 64, "k": 64, "transpose_b": True},
     ],
-    ids=["odd rows", "B along n", "tf32", "ieee"],
+    ids=["odd rows", "odd rows along n", "tf32", "ieee"],
 )
 def test_other_operands_are_left_to_other_sketches(parameters: dict[str, Any]) -> None:
     assert not SKETCH.matches(workload_of("matmul", **parameters), H200)
