@@ -74,9 +74,11 @@ def _tasks_are_even(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints]) 
 
 
 def block_bytes(s: CpuGemmSizes[Ints], columns_inside: Bools) -> Ints:
-    """Return how many bytes a task reads again and again in one block of ``k``. Of A these are one row of register
-    tiles, where the tiles of a row of C follow one another."""
-    return np.where(columns_inside, ceil_div(s.a_block_bytes, s.mc_tiles), s.a_block_bytes) + s.b_block_bytes
+    """Return how many bytes a task reads again and again in one block of ``k``: all of B and one row of register tiles
+    of A, where the tiles of a row of C follow one another, else all of A, and a panel of B beside the next one."""
+    rows, panels = ceil_div(s.a_block_bytes, s.mc_tiles), ceil_div(s.b_block_bytes, s.nc_panels)
+    kept = s.a_block_bytes + np.minimum(2 * panels, s.b_block_bytes)
+    return np.where(columns_inside, rows + s.b_block_bytes, kept)
 
 
 def _packing_pays(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints]) -> Bools:
