@@ -76,6 +76,7 @@ ROWS: dict[str, tuple[str, ...]] = {
         "2026-11-27-h200-types-fp8",
         "2026-11-29-h200-types-fp8block",
     ),
+    "products of float32 as TF32, both operands row-major": ("2026-11-30-h200-types-tf32-along-n",),
     "weights, keys and values of fewer bits": ("2026-11-29-h200-stored", "2026-11-29-h200-stored-rest"),
     "grouped products (experts), bfloat16": ("2026-11-28-h200-grouped",),
     "whole models, float16": ("2026-11-27-h200-models",),

@@ -13,9 +13,9 @@ class CopyAsync(Operation):
     ``target[target_indices]``.
 
     The copy has 4, 8 or 16 bytes, and both ends are aligned to its size. Where ``mask`` is false, zeros arrive and
-    nothing is read. ``present`` stands in its place where a part may be read: the first so many elements, from 0 to
-    all; zeros arrive for the others. The data is there for this thread once it has waited (CopyAsyncWait), and for
-    others after a barrier that follows.
+    nothing is read. ``present`` stands in its place where a part may be read: the first so many elements, from 0 to all
+    (``src-size`` of PTX, which counts bytes); zeros arrive for the others. The data is there for this thread once it
+    has waited (CopyAsyncWait), and for others after a barrier that follows.
     """
 
     target: Buffer

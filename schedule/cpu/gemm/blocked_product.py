@@ -20,6 +20,8 @@ from .packing import NEVER, TASK, WHOLE
 from .pixel_rows import PixelRows
 from .sizes import CpuGemmSizes
 
+SET_PERIOD_BYTES = 1 << 16
+"""Lines so far apart are on the same set of a second-level cache of 512 KiB and 8 ways. Larger ones have more sets."""
 CONFLICT_BYTES = 1024
 """Rows at multiples of this many bytes fall on a few sets of it."""
 
@@ -192,6 +194,15 @@ class BlockedProduct:
         if pitch % (PAGE_BYTES if self.micro_kernel.register_rows > 1 else CONFLICT_BYTES):
             return np.zeros(len(use.rows), dtype=bool)
         return use.in_place & (use.rows * gcd(pitch, PAGE_BYTES) > WAYS * PAGE_BYTES)
+
+    def set_share(self, use: OperandUse, length: Ints) -> Ints:
+        """Return of how many times as many sets of the second-level cache an operand is kept from others, where rows
+        are read where they lie, ``length`` elements of each at a time: rows at a pitch of a power of two share sets,
+        int64[n]."""
+        if self.pixels is not None or self.direct is not None:
+            return np.ones_like(length)
+        pitch = gcd(max(use.operand.row, use.operand.k) * self.micro_kernel.packed_bytes, SET_PERIOD_BYTES)
+        return np.where(use.in_place, np.maximum(pitch // (length * self.micro_kernel.packed_bytes), 1), 1)
 
     def _elements(self, operand: Operand, *own: Axis) -> int:
         return prod(a.extent for a in (*own, self.gemm.k, *batch_of(operand, self.gemm)))

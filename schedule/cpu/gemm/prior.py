@@ -78,7 +78,7 @@ def _cache_seconds(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints], p
     panel, or B once for each row of register tiles. Blocks that do not fit that cache come from further away, at the
     rate of memory. Of rows that fall on the same sets, each element costs a line."""
     columns_inside = product.columns_inside(c)
-    fits = block_bytes(s, columns_inside) <= CACHE_BYTES
+    fits = block_bytes(product, c, s) <= CACHE_BYTES
     rate = np.where(fits, peaks.l2_bytes_per_second, min(peaks.read_bytes_per_second, peaks.l2_bytes_per_second))
     uses = product.uses(c, s)
     a, b = (operand_bytes(product, use) * use.passes * _line_waste(product, use) for use in uses)
@@ -115,7 +115,7 @@ def _accumulator_seconds(product: BlockedProduct, c: Columns, s: CpuGemmSizes[In
     nothing is multiplied, float64[n]: from the second-level cache, or from memory if that does not hold them."""
     p, size = product.gemm, product.gemm.accumulator.dtype.bytes
     moved = 2 * (s.k_blocks - 1) * p.m.extent * s.n * product.batches * size
-    task_bytes = block_bytes(s, product.columns_inside(c)) + s.mc_tiles * s.mr * s.nc * size
+    task_bytes = block_bytes(product, c, s) + s.mc_tiles * s.mr * s.nc * size
     return moved / np.where(task_bytes <= CACHE_BYTES, peaks.l2_bytes_per_second, peaks.memory_bytes_per_second)
 
 

@@ -66,19 +66,22 @@ def _tasks_are_even(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints]) 
     ok &= tall | (s.n_panels * product.batches < threads)
     columns_inside = product.columns_inside(c)
     ok &= ~columns_inside | ~c.flags("pack_a", TASK)
-    blocks = block_bytes(s, columns_inside)
+    blocks = block_bytes(product, c, s)
     fewer = np.where((m_blocks > 1) | (n_blocks > 1), s.tasks // 2, 0)
     ok &= (fewer < TASKS_PER_THREAD * threads) | (4 * blocks > CACHE_BYTES)
     found: Bools = ok & (blocks <= CACHE_BYTES)
     return found
 
 
-def block_bytes(s: CpuGemmSizes[Ints], columns_inside: Bools) -> Ints:
-    """Return how many bytes a task reads again and again in one block of ``k``: all of B and one row of register tiles
-    of A, where the tiles of a row of C follow one another, else all of A, and a panel of B beside the next one."""
-    rows, panels = ceil_div(s.a_block_bytes, s.mc_tiles), ceil_div(s.b_block_bytes, s.nc_panels)
-    kept = s.a_block_bytes + np.minimum(2 * panels, s.b_block_bytes)
-    return np.where(columns_inside, rows + s.b_block_bytes, kept)
+def block_bytes(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints]) -> Ints:
+    """Return how many bytes a cache must have for what a task reads again and again in one block of ``k``: all of B and
+    one row of register tiles of A, where the tiles of a row of C follow one another. Else it is all of A, which may
+    find place in some sets alone, beside a panel of B and the next one. Either all of B fits, too, or half of the cache
+    is for what passes by."""
+    rows, panels = ceil_div(s.a_block_bytes, s.mc_tiles), 2 * ceil_div(s.b_block_bytes, s.nc_panels)
+    a = s.a_block_bytes * product.set_share(product.uses(c, s)[0], s.kc)
+    passing = np.maximum(a + panels, 2 * (s.a_block_bytes + panels))
+    return np.where(product.columns_inside(c), rows + s.b_block_bytes, np.minimum(a + s.b_block_bytes, passing))
 
 
 def _packing_pays(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints]) -> Bools:

@@ -102,9 +102,9 @@ def _plan(workload: Workload, target: Target) -> SwappedPlan | None:
     gemm, plain = gemm_of(workload, swapped=True), gemm_of(workload)
     if gemm is None or plain is None or not gemm.along_m:
         return None
-    gemm = with_a_in_registers(gemm)
-    if gemm.a_in_registers and gemm.m.extent >= WGMMA_M and can_use_wgmma(gemm):
-        return SwappedPlan(with_slices(gemm), target, GemmPlan(with_slices(with_a_in_registers(plain)), target))
+    loaded = with_slices(with_a_in_registers(gemm))
+    if loaded.a_in_registers and gemm.m.extent >= WGMMA_M and can_use_wgmma(loaded):
+        return SwappedPlan(loaded, target, GemmPlan(with_slices(with_a_in_registers(plain)), target))
     if skinny_gemm_of(workload) is not None:
         return None
     few_rows = gemm.n.extent <= FEW_ROWS

@@ -21,9 +21,9 @@ FLOAT64_FLOPS_PER_CYCLE = 256
 EXPOSED_LOADS = 0.125
 """For so large a part of the time that shared memory takes, products wait for fragments that are loaded one by one: a
 product of float64, 2048 along each axis, takes an H200 319 us."""
-ROUNDING_CYCLES = 2.5
-"""A warp rounds an element of each lane to TF32 in so many cycles of a multiprocessor: three instructions, since NaN
-must stay NaN."""
+ROUNDING_CYCLES = 5.0
+"""A warp loads and rounds an element of each lane to TF32 in so many cycles of a multiprocessor (fitted to 50 kernels
+with few rows). Rounding takes three instructions, since NaN must stay NaN."""
 LATENCY_CYCLES = 2400
 """A stage arrives so many cycles after its copies began. Stages that are under way at once share them."""
 START_CYCLES = 600

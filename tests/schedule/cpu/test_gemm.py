@@ -69,7 +69,10 @@ def test_spaces_are_of_some_hundreds_and_sensible(case: str, target: Target) -> 
     registers = 32 if target.vector_bytes == 64 else 16
     assert (q["accumulators"] < registers).all() and (q["accumulators"] >= registers // 2).all()
     assert (q["edge_waste"] <= 0.2).all() and (q["idle_share"] <= 0.25).all()
-    assert (q["a_block_bytes"] + q["b_block_bytes"] <= CACHE_BYTES).all()
+    # of B, a task in whose block of k each panel is read once keeps two panels beside A
+    panel = q["kc"] * space.column("nr_vectors").astype(np.int64) * target.vector_bytes
+    passing = 2 * (q["a_block_bytes"] + 2 * panel)
+    assert (np.minimum(q["a_block_bytes"] + q["b_block_bytes"], passing) <= CACHE_BYTES).all()
     assert (q["tasks"] >= target.threads).all()
 
 
@@ -78,6 +81,16 @@ def test_an_operand_on_few_lines_of_the_cache_is_copied() -> None:
     never = np.asarray(space.column("pack_b")) == "never"
     assert not never.any()
     assert (np.asarray(SKETCH.space(FLAT, WIDE).column("pack_b")) == "never").any()
+
+
+def test_rows_on_few_sets_of_a_cache_are_no_block_that_it_holds() -> None:
+    """Rows of 4,096 bytes, of which 512 are read at a time, have an eighth of the sets."""
+    space = SKETCH.space(SQUARE, WIDE)
+    tall = (np.asarray(space.column("pack_a")) == "never") & (space.column("m_blocks") == 1)
+    assert not (tall & (space.column("kc") == 128)).any()
+    even = SKETCH.space(workload_of("matmul", m=1024, n=1024, k=1088), WIDE)
+    tall = (np.asarray(even.column("pack_a")) == "never") & (even.column("m_blocks") == 1)
+    assert (tall & (even.column("kc") == 136)).any()
 
 
 def test_pixels_are_read_in_whole_vectors() -> None:

@@ -34,6 +34,12 @@ def _linear_along_n(rows: int, n: int, k: int) -> Workload:
     return parse_workload(text + "Y[i, j] = max(S[i, j] + B[j], 0) + R[i, j]")
 
 
+def _slices_of_k() -> Workload:
+    """Partial sums of slices of ``k``, which stand on an axis of their own."""
+    text = "precision: tf32\nX: float32[40, 320]\nW: float32[320, 72]\n"
+    return parse_workload(text + "P[s < 4, i < 40, j < 72] = sum over k < 80 of X[i, 80*s + k] * W[80*s + k, j]")
+
+
 def _two_outputs() -> Workload:
     text = "precision: tf32\nX: float32[40, 72]\nW: float32[72, 136]\n"
     text += "S[i < 40, j < 136] = sum over k < 72 of X[i, k] * W[k, j]\n"
@@ -52,6 +58,7 @@ SWAPPED: Mapping[str, Workload] = {
     "pixels of images": workload_of(
         "conv2d", batch=2, height=9, width=12, channels=40, filters=72, kernel_h=1, kernel_w=1, padding=0, **TF32
     ),
+    "slices of k": _slices_of_k(),
     "epilogue": _linear_along_n(75, 136, 72),
     "two outputs": _two_outputs(),
 }

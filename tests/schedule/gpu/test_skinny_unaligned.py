@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.schedule.gpu.tiles import EVERY_LEGAL, H200, assert_agrees, compiled, workload_of
-from tilewright.codegen.lowering import lower
+from tests.schedule.gpu.tiles import EVERY_LEGAL, H200, assert_agrees, workload_of
+from tilewright.codegen.lowering import build_kernel, finish, lower
 from tilewright.ir.interpret import interpret
 from tilewright.schedule.sketches import SKETCHES
 from tilewright.te.data import random_inputs
@@ -84,8 +84,12 @@ def test_nothing_is_copied_first(case: str) -> None:
         assert len(kernel.launches) == 1 and not kernel.workspace
 
 
+@pytest.mark.parametrize("rows", [16, 64])
 @pytest.mark.parametrize("name", ["cuda_skinny_mma", "cuda_skinny_mixed"])
-def test_the_default_needs_no_memory_for_registers(name: str) -> None:
-    workload = linear(16, 1001, 1000)
-    resources = compiled(SKETCHES[name], workload, H200)
-    assert resources.spill_bytes == 0
+def test_the_schedule_of_the_least_prior_fits_the_registers(name: str, rows: int) -> None:
+    workload = linear(rows, 1001, 1000)
+    space = SKETCHES[name].space(workload, H200)
+    assert space.prior_seconds is not None
+    kernel = SKETCHES[name].lower(workload, H200, space.schedule(int(space.prior_seconds.argmin())))
+    (resources,) = build_kernel(finish(kernel, H200), H200).resources.values()
+    assert resources.spill_bytes == 0 and resources.stack_bytes == 0
