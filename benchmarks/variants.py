@@ -132,6 +132,7 @@ PRODUCTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "float32 in parts": ("matmul", {"m": 136, "n": 200, "k": 72, "transpose_b": True, "precision": "bf16x6"}),
     "8-bit floats, scales of blocks": ("scaled_matmul", {"m": 136, "n": 264, "k": 400, "scales": "block"}),
     "8-bit integers": ("scaled_matmul", {"m": 136, "n": 200, "k": 272, "zero_points": True, "dtype": "int8"}),
+    "odd rows in TF32": ("matmul", {"m": 101, "n": 113, "k": 99, "transpose_b": True, "precision": "tf32"}),
     "odd rows": ("matmul", {"m": 101, "n": 113, "k": 99, "dtype": "float16"}),
 }
 """What is special -> operator and parameters: several tiles each, quickly checked."""

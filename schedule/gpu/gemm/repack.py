@@ -1,7 +1,7 @@
 """Operands whose rows TMA cannot load are repacked first: a launch copies them to rows at multiples of 16 bytes.
 
-The rest of each row is filled with zeros. Constant operands have a launch of their own. Threads may bring 16-bit floats
-to shared memory instead (``shifted_rows``).
+The rest of each row is filled with zeros. Constant operands have a launch of their own. Threads may bring operands to
+shared memory instead (``shifted_rows``).
 
 No view of a tensor spares the copy. One of every eighth row of 16-bit elements has a stride that TMA takes, but its
 rows still begin between multiples of 16 bytes, and no box of TMA may (``ir.gpu.tma``).

@@ -9,7 +9,8 @@ registers, shift them by funnel shifts, and store them to the stage as TMA would
     fence it for wgmma, and arrive at the full barrier of the stage   (each warp)
 
 Eight lanes load 128 bytes of a row. Rows that a thread loads are 16 apart, so that all its vectors are shifted by
-equally many bytes. Elements outside of the tensor are zeros.
+equally many bytes. Elements outside of the tensor are zeros. Elements of float32 are loaded one by one, and rounded to
+TF32 as they are stored.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,12 +23,14 @@ from ....ir.expr import Broadcast, Expr, Load, Ramp, Var, index, logical_and, mi
 from ....ir.gpu.barrier import WARPGROUP_THREADS
 from ....ir.gpu.bulk_copy import Prefetch
 from ....ir.gpu.tma import TmaPrefetch
-from ....ir.gpu.wgmma import LINE_BYTES, SWIZZLE_128B_ELEMENTS
+from ....ir.gpu.wgmma import LINE_BYTES
 from ....ir.rewrite import substitute
+from ....te.functions import cast
 from ...problems.gemm import Gemm
 from ..tma_view import ending_at, operand_view
 from ..unaligned_loads import UnalignedVector, flat_index, flat_view, vector_elements, whole_vectors
 from .k_atoms import row_depth
+from .mma_atom import is_packed, splitting
 from .operand_stages import OperandStages
 from .repack import ROW_ALIGNMENT_BYTES, has_uneven_rows, uneven_operands
 
@@ -100,7 +103,7 @@ class ShiftedStages(OperandStages):
                 yield self._row_box(load, at, self.axis, self.extent, (*atom, index(number * self.extent), index(0)))
                 continue
             for n in range(groups):
-                corner = {**at, self.axis: at[self.axis] + n * SWIZZLE_128B_ELEMENTS}
+                corner = {**at, self.axis: at[self.axis] + n * self.buffer.shape[-1]}
                 target = (*atom, index(number * groups + n), index(0), index(0))
                 yield self._row_box(load, corner, "k", self.buffer.shape[-2], target)
 
@@ -115,11 +118,13 @@ class ShiftedStages(OperandStages):
 
 
 def can_shift(gemm: Gemm) -> bool:
-    """Return whether threads can copy the operands whose rows are uneven: plain matrices of 16-bit floats."""
-    if any(part is not None for part in (gemm.window, gemm.b_window, gemm.groups, gemm.dynamic)):
+    """Return whether threads can copy the operands whose rows are uneven: plain matrices of 16-bit floats, or of
+    float32 that becomes TF32."""
+    special = (gemm.window, gemm.b_window, gemm.groups, gemm.dynamic)
+    if splitting(gemm).planes > 1 or any(part is not None for part in special):
         return False
     loads = [o.load for o in (gemm.a, *gemm.all_b) if o.load is not None]
-    return all(load.dtype.is_float and load.dtype.bits == 16 and _is_whole(gemm, load) for load in loads)
+    return all(load.dtype.is_float and load.dtype.bits in (16, 32) and _is_whole(gemm, load) for load in loads)
 
 
 def copied_first(gemm: Gemm) -> tuple[Buffer, ...]:
@@ -133,7 +138,7 @@ def copied_first(gemm: Gemm) -> tuple[Buffer, ...]:
 def is_shifted(gemm: Gemm, axis: str, repacked: int) -> bool:
     """Return whether threads copy the operand along ``axis``: A, or all B."""
     operands, copied = (gemm.a,) if axis == "m" else gemm.all_b, {tensor.name for tensor in copied_first(gemm)}
-    views = [operand_view(o.load).buffer for o in operands if o.load is not None]
+    views = [operand_view(o.load).buffer for o in operands if o.load is not None and not is_packed(gemm, o)]
     return not repacked and any(has_uneven_rows(view) and view.name not in copied for view in views)
 
 
@@ -189,7 +194,7 @@ def store_part(w: Writer, part: Part, moved: Buffer, thread: Expr) -> None:
             row, column = _place(n, thread, width)
             with w.when(row < box.rows if box.rows * LINE_VECTORS % WARPGROUP_THREADS else None):
                 held = Load(moved, (n + first, Ramp(index(0), 1, width)))
-                w.store(box.stages, _at(box, row, Ramp(column, 1, width)), held)
+                w.store(box.stages, _at(box, row, Ramp(column, 1, width)), cast(held, box.stages.dtype))
         first += box.vectors
         _store_rest(w, box, thread)
 
@@ -205,7 +210,7 @@ def _store_rest(w: Writer, box: RowBox, thread: Expr) -> None:
             row, column = _place(n, thread, width)
             place, flat = column + element, box.begin + row * box.pitch + column + element
             with w.when(flat >= whole, _has_row(box, row), place < box.inside[1]):
-                w.store(box.stages, _at(box, row, place), Load(box.tensor, (flat,)))
+                w.store(box.stages, _at(box, row, place), cast(Load(box.tensor, (flat,)), box.stages.dtype))
 
 
 def _width(box: RowBox) -> int:

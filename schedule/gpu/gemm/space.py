@@ -4,8 +4,8 @@ promising.
 Operands are floats of 16 or 8 bits, 8-bit integers, or float32 where the precision of the workload lets matrix units
 multiply it (``mma_atom``). Each operand may lie along either of its axes, and there may be batches. The outputs are any
 pointwise functions of the accumulator, or of several accumulators of the same A, whose columns then share a tile. TMA
-wants rows at multiples of 16 bytes: operands with other rows are repacked by a first launch, or threads shift those of
-16-bit floats on their way to shared memory. Rows of A may lie in groups that each have a B of their own
+wants rows at multiples of 16 bytes: operands with other rows are repacked by a first launch, or threads bring them to
+shared memory. Rows of A may lie in groups that each have a B of their own
 (``problems.grouped_gemm``).
 """
 

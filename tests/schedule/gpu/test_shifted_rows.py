@@ -27,6 +27,7 @@ from tilewright.te.workload import Workload
 
 FEW = Target("cuda", "sm_90a", (), threads=2, vector_bytes=16)
 PLAIN: Mapping[str, KnobValue] = {"repacked": 0, "consumer_warpgroups": 1, "atoms_m": 1, "mma_n": 80, "k_atoms": 1}
+TF32 = {"dtype": "float32", "precision": "tf32"}
 NEAREST = """
 N: float32[75]
 A: float16[70, 77]
@@ -48,6 +49,9 @@ CASES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, KnobValue]]] = {
     "B of whole rows": ({"m": 300, "n": 72, "k": 131}, {"resident_b": 1}),
     "B of odd rows stays": ({"m": 300, "n": 71, "k": 131, "transpose_b": True}, {"resident_b": 1}),
     "wide tiles": ({"m": 131, "n": 250, "k": 77, "transpose_b": True}, {"mma_n": 256, "consumer_warpgroups": 2}),
+    "TF32, A and B along k": ({"m": 131, "n": 75, "k": 37, "transpose_b": True, **TF32}, {"k_atoms": 2}),
+    "TF32, A along k, B packed": ({"m": 131, "n": 75, "k": 37, **TF32}, {}),
+    "TF32, A along m": ({"m": 69, "n": 80, "k": 36, "transpose_a": True, "transpose_b": True, **TF32}, {"atoms_m": 2}),
     "bias": ({"m": 72, "n": 71, "k": 77, "bias": True, "activation": "relu"}, {}),
 }
 
@@ -62,7 +66,7 @@ def test_kernels_compute_their_expression(case: str) -> None:
     workload = workload_of("matmul", **{"dtype": "float16", **parameters})
     schedule = _schedule(workload, FEW, **knobs)
     copies = [b.name for b in SKETCH.lower(workload, FEW, schedule).workspace]
-    assert copies == (["B_repacked"] if "small B" in case else [])
+    assert copies == (["B_repacked"] if "small B" in case else ["B_packed"] if "packed" in case else [])
     assert_schedule_agrees(SKETCH, workload, schedule, FEW)
 
 
@@ -116,7 +120,7 @@ def test_a_schedule_of_before_repacks() -> None:
         (workload_of("matmul", m=300, n=512, k=203, dtype="float16"), {"cluster_n": 2}),
         (workload_of("matmul", m=300, n=512, k=203, dtype="float16"), {"ping_pong": 1}),
         (workload_of("matmul", m=512, n=203, k=512, dtype="float16"), {"cluster_m": 2}),
-        (workload_of("matmul", m=300, n=512, k=203, precision="tf32"), {}),
+        (workload_of("matmul", m=300, n=512, k=203, precision="tf32x3"), {}),
         (workload_of("scaled_matmul", m=300, n=512, k=203), {}),
     ],
     ids=str,
