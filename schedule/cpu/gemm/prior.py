@@ -128,14 +128,16 @@ def copies_of_b(product: BlockedProduct, s: CpuGemmSizes[Ints], b: Floats) -> In
 
 def _packing_seconds(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints], peaks: CpuPeaks) -> Floats:
     """Each task reads and writes what it packs; further copies of an element come from the second-level cache. What is
-    packed before the tasks goes through memory, is read once more, and takes a launch of its own. Constant operands
-    cost nothing."""
+    packed before the tasks goes through memory, is read once more, and takes a launch of its own. What takes half of
+    the second-level cache at most is there from the call before. Constant operands cost nothing."""
     seconds = np.zeros(len(c), dtype=np.float64)
     for use in product.uses(c, s):
         if product.is_constant(use.operand):
             continue
         packed = operand_bytes(product, use)
-        once = packed / use.copies / peaks.memory_bytes_per_second
+        original = packed / use.copies
+        near = original <= CACHE_BYTES // 2
+        once = original / np.where(near, peaks.l2_bytes_per_second, peaks.memory_bytes_per_second)
         more = packed * (1 - 1 / use.copies) / peaks.l2_bytes_per_second
         seconds += np.where(use.per_task, 2 * (once + more) * use.sharing, 0.0)
         seconds += np.where(use.whole, 3 * once + peaks.launch_seconds, 0.0)
