@@ -91,6 +91,7 @@ ROWS: dict[str, tuple[str, ...]] = {
     "all operators, and odd shapes, on an Intel Xeon": (
         "2026-11-28-xeon-2-cores-cpu",
         "2026-11-28-xeon-2-cores-cpu-odd",
+        "2026-12-01-xeon-2-cores-cpu",
     ),
 }
 """What a row shows -> the files that its kernels are in; of two files with one kernel, the later counts."""
