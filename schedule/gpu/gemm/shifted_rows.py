@@ -119,9 +119,9 @@ class ShiftedStages(OperandStages):
 
 def can_shift(gemm: Gemm) -> bool:
     """Return whether threads can copy the operands whose rows are uneven: plain matrices of 16-bit floats, or of
-    float32 that becomes TF32."""
+    float32 that becomes TF32. Where A comes from registers, each lane would have to release what it has read."""
     special = (gemm.window, gemm.b_window, gemm.groups, gemm.dynamic)
-    if splitting(gemm).planes > 1 or any(part is not None for part in special):
+    if splitting(gemm).planes > 1 or gemm.a_in_registers or any(part is not None for part in special):
         return False
     loads = [o.load for o in (gemm.a, *gemm.all_b) if o.load is not None]
     return all(load.dtype.is_float and load.dtype.bits in (16, 32) and _is_whole(gemm, load) for load in loads)

@@ -92,12 +92,11 @@ def test_plain_kernels_compute_their_expression(case: str) -> None:
         {"stream_k": 1},
         {"cluster_m": 2, "cluster_n": 2},
         {"resident_b": 1},
-        {"repacked": 0, "atoms_m": 2},
     ],
     ids=str,
 )
 def test_all_ways_to_share_work_are_correct(knobs: Mapping[str, int]) -> None:
-    shape = {"m": 72 if "resident_b" in knobs else 200, "n": 263 if "repacked" in knobs else 264}
+    shape = {"m": 72, "n": 264} if "resident_b" in knobs else {"m": 200, "n": 264}
     workload = workload_of("matmul", **shape, k=328, **TF32)
     target = H200 if "split_k" in knobs else FEW
     schedule = legal_schedule_of(CUDA_GEMM_SWAP_AB, workload, target, **knobs)

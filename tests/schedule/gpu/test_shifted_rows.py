@@ -51,7 +51,6 @@ CASES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, KnobValue]]] = {
     "wide tiles": ({"m": 131, "n": 250, "k": 77, "transpose_b": True}, {"mma_n": 256, "consumer_warpgroups": 2}),
     "TF32, A and B along k": ({"m": 131, "n": 75, "k": 37, "transpose_b": True, **TF32}, {"k_atoms": 2}),
     "TF32, A along k, B packed": ({"m": 131, "n": 75, "k": 37, **TF32}, {}),
-    "TF32, A along m": ({"m": 69, "n": 80, "k": 36, "transpose_a": True, "transpose_b": True, **TF32}, {"atoms_m": 2}),
     "bias": ({"m": 72, "n": 71, "k": 77, "bias": True, "activation": "relu"}, {}),
 }
 
@@ -121,6 +120,7 @@ def test_a_schedule_of_before_repacks() -> None:
         (workload_of("matmul", m=300, n=512, k=203, dtype="float16"), {"ping_pong": 1}),
         (workload_of("matmul", m=512, n=203, k=512, dtype="float16"), {"cluster_m": 2}),
         (workload_of("matmul", m=300, n=512, k=203, precision="tf32x3"), {}),
+        (workload_of("matmul", m=301, n=512, k=200, transpose_a=True, transpose_b=True, precision="tf32"), {}),
         (workload_of("scaled_matmul", m=300, n=512, k=203), {}),
     ],
     ids=str,
