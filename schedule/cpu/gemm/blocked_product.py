@@ -195,10 +195,10 @@ class BlockedProduct:
             return np.zeros(len(use.rows), dtype=bool)
         return use.in_place & (use.rows * gcd(pitch, PAGE_BYTES) > WAYS * PAGE_BYTES)
 
-    def set_share(self, use: OperandUse, length: Ints) -> Ints:
-        """Return of how many times as many sets of the second-level cache an operand is kept from others, where rows
-        are read where they lie, ``length`` elements of each at a time: rows at a pitch of a power of two share sets,
-        int64[n]."""
+    def conflict_factor(self, use: OperandUse, length: Ints) -> Ints:
+        """Return how many times its bytes an operand takes of the second-level cache, int64[n]: more than once where
+        rows are read where they lie, ``length`` elements of each at a time, and a pitch of a power of two puts them on
+        few sets."""
         if self.pixels is not None or self.direct is not None:
             return np.ones_like(length)
         pitch = gcd(max(use.operand.row, use.operand.k) * self.micro_kernel.packed_bytes, SET_PERIOD_BYTES)

@@ -79,7 +79,7 @@ def block_bytes(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints]) -> I
     find place in some sets alone, beside a panel of B and the next one. Either all of B fits, too, or half of the cache
     is for what passes by."""
     rows, panels = ceil_div(s.a_block_bytes, s.mc_tiles), 2 * ceil_div(s.b_block_bytes, s.nc_panels)
-    a = s.a_block_bytes * product.set_share(product.uses(c, s)[0], s.kc)
+    a = s.a_block_bytes * product.conflict_factor(product.uses(c, s)[0], s.kc)
     passing = np.maximum(a + panels, 2 * (s.a_block_bytes + panels))
     return np.where(product.columns_inside(c), rows + s.b_block_bytes, np.minimum(a + s.b_block_bytes, passing))
 

@@ -1,4 +1,5 @@
-"""A that wgmma takes from registers: its rows lie along ``m``, and in shared memory wgmma takes its type K-major alone.
+"""A that wgmma takes from registers (RS in CUTLASS): its rows lie along ``m``, and from shared memory wgmma takes its
+type K-major alone.
 
 TMA brings lines of 32 places of ``m``, one for each place of ``k``, and rounds them to TF32. Lanes load pairs of
 neighbours (``permuted_rows``). Accumulators have their rows in that order, and the epilogue knows.
