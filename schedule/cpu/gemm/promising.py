@@ -76,12 +76,14 @@ def _tasks_are_even(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints]) 
 def block_bytes(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints]) -> Ints:
     """Return how many bytes a cache must have for what a task reads again and again in one block of ``k``: all of B and
     one row of register tiles of A, where the tiles of a row of C follow one another. Else it is all of A, which may
-    find place in some sets alone, beside a panel of B and the next one. Either all of B fits, too, or half of the cache
-    is for what passes by."""
+    find place in some sets alone, and either all of B, or, where that is packed, a panel of it and the next one. Then
+    half of the cache is for what passes by."""
     rows, panels = ceil_div(s.a_block_bytes, s.mc_tiles), 2 * ceil_div(s.b_block_bytes, s.nc_panels)
-    a = s.a_block_bytes * product.conflict_factor(product.uses(c, s)[0], s.kc)
-    passing = np.maximum(a + panels, 2 * (s.a_block_bytes + panels))
-    return np.where(product.columns_inside(c), rows + s.b_block_bytes, np.minimum(a + s.b_block_bytes, passing))
+    a_use, b_use = product.uses(c, s)
+    a = s.a_block_bytes * product.conflict_factor(a_use, s.kc)
+    whole, passing = a + s.b_block_bytes, np.maximum(a + panels, 2 * (s.a_block_bytes + panels))
+    kept = np.where(b_use.in_place, whole, np.minimum(whole, passing))
+    return np.where(product.columns_inside(c), rows + s.b_block_bytes, kept)
 
 
 def _packing_pays(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints]) -> Bools:

@@ -2,7 +2,7 @@
 type K-major alone.
 
 TMA brings lines of 32 places of ``m``, one for each place of ``k``, and rounds them to TF32. Lanes load pairs of
-neighbours (``permuted_rows``). Accumulators have their rows in that order, and the epilogue knows.
+neighbours (``permuted_rows``). Accumulators have their rows in that order, which ``FragmentEpilogue`` stores.
 
 A stage is multiplied in parts of 16 places of k. While one of them is multiplied, the next one is loaded into other
 registers:

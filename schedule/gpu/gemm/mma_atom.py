@@ -11,7 +11,7 @@
     float32             bf16x6, bf16x9      three planes of bfloat16  yes        after all pairs of planes
 
 Operands that must be K-major and are not, and those that are split into planes, are packed by a first launch
-(``pack``). One of TF32 may come from registers instead (``fragments``). ``tcgen05`` takes operands just as ``wgmma``
+(``pack``). An A of TF32 may come from registers instead (``fragments``). ``tcgen05`` takes operands just as ``wgmma``
 does, so that this module speaks for both. Images seen through a window are K-major as they are. *Promoted* accumulators
 are added to others in float32, since those of matrix units keep fewer bits (``promotion``). Only ``tcgen05`` takes
 floats of 4 bits.

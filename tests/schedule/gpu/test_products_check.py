@@ -23,6 +23,12 @@ def test_every_sketch_of_products_meets_many_shapes() -> None:
     assert min(count for name, count in meetings.items() if name not in of_short_sums) >= 10, meetings
 
 
+def test_sketches_of_float32_meet_shapes_in_a_precision() -> None:
+    drawn = tasks(60, 0, H200, "cuda_gemm*", "tf32")
+    assert all(task.parameters["dtype"] == "float32" and task.parameters["precision"] == "tf32" for task in drawn)
+    assert {"cuda_gemm", "cuda_gemm_swap_ab", "cuda_gemm_mma"} <= {task.sketch for task in drawn}
+
+
 def _product(parameters: dict[str, object]) -> Workload:
     return OPERATORS["matmul"].workload({**parameters, "transpose_b": True})
 
