@@ -67,7 +67,7 @@ class Im2colOperand(BlockedOperand):
         self, w: FreshNameWriter, buffer: Buffer, at: Mapping[str, Expr], first: Expr, panels: int, k0: Expr
     ) -> None:
         width, lanes, steps, unrolled = self.images.width, self.lanes, self.images.steps, self.images.unrolled
-        first_row = first * self.size // width
+        first_row = self.begin(first) // width
         with (
             w.loop("images", self.kc // steps // unrolled) as images,
             w.unrolled("image", unrolled) as n,
@@ -92,8 +92,8 @@ class Im2colOperand(BlockedOperand):
 
     def panel(self, buffer: Buffer | None, at: Mapping[str, Expr], first: Expr, j: Expr, k_block: Expr) -> OperandPanel:
         plain = super(Im2colOperand, self).panel(buffer, at, first, j, k_block)
-        begin = first * self.size // self.images.width * self.images.width
-        return Im2colPanel(**fields_of(plain), shift=plain.number * self.size - begin)
+        begin = self.begin(first) // self.images.width * self.images.width
+        return Im2colPanel(**fields_of(plain), shift=plain.first - begin)
 
     def _rows(self, panels: int) -> int:
         """Return how many rows of pixels the columns of ``panels`` panels may see."""

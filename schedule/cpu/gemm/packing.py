@@ -40,7 +40,9 @@ class BlockedOperand:
     """``operand`` along its own axis, in panels of ``size``. A block has ``kc`` steps of ``k``, which are used
     ``k_group`` by ``k_group``. ``packing``: ``NEVER``, ``TASK`` or ``WHOLE``. ``lanes``: groups in a vector.
     ``k_innermost``: how packed elements lie. ``overlaps``: whether the last panel begins earlier, so that it ends with
-    the own axis and has some indices of the panel before."""
+    the own axis and has some indices of the panel before. ``task``: how many panels and how many indices a task has,
+    where its last panel is narrower than the others: it has the first of what the next task begins with, too.
+    ``inside``: whether no panel that is read reaches beyond the end of the own axis."""
 
     operand: Operand
     axis: Axis
@@ -53,11 +55,27 @@ class BlockedOperand:
     k_innermost: bool
     k_group: int = 1
     overlaps: bool = False
+    task: tuple[int, int] | None = None
+    inside: bool = False
 
     @property
     def panels(self) -> int:
         """Panels that cover the own axis."""
-        return -(-self.axis.extent // self.size)
+        panels, indices = self.task or (1, self.size)
+        before = (self.axis.extent - 1) // indices  # tasks but the last
+        return before * panels + -(-(self.axis.extent - before * indices) // self.size)
+
+    def begin(self, number: Expr) -> Expr:
+        """Return the first index of a panel."""
+        if self.task is None:
+            return number * self.size
+        panels, indices = self.task
+        return number // panels * indices + number % panels * self.size
+
+    @property
+    def reaches_beyond(self) -> bool:
+        """Whether panels may reach beyond the end of the own axis."""
+        return not self.inside and (self.task is not None or self.axis.extent % self.size > 0)
 
     @property
     def steps(self) -> int:
@@ -148,7 +166,7 @@ class OperandPanel:
     @property
     def first(self) -> Expr:
         """The first index of the panel along its own axis."""
-        first = self.number * self.of.size
+        first = self.of.begin(self.number)
         return minimum(first, index(self.of.axis.extent - self.of.size)) if self.of.overlaps else first
 
     # --- reading
@@ -241,10 +259,10 @@ class OperandPanel:
 
     def _along_own(self, own: Expr, k: Expr) -> Expr:
         """Return a vector of the original along the own axis; zeros beyond its end and that of ``k``."""
-        lanes, extent, size = self.of.lanes, self.of.axis.extent, self.of.size
-        first = self.number * size + own
+        lanes, extent = self.of.lanes, self.of.axis.extent
+        first = self.of.begin(self.number) + own
         terms = []
-        if extent % size or size % lanes:
+        if self.of.reaches_beyond or self.of.size % lanes:
             terms.append(lanes_below(first, extent, lanes))
         if self.of.steps > self.of.k.extent:
             terms.append(Broadcast(Compare(CompareOp.LT, k, index(self.of.k.extent)), lanes))
@@ -258,7 +276,7 @@ class OperandPanel:
     def _clamped(self, own: Expr) -> Expr:
         """Return an index within the panel as one of the original: the last one instead of those beyond it."""
         original, extent = self.first + own, self.of.axis.extent
-        return minimum(original, index(extent - 1)) if extent % self.of.size and not self.of.overlaps else original
+        return minimum(original, index(extent - 1)) if self.of.reaches_beyond and not self.of.overlaps else original
 
 
 def below(index_: Expr, extent: int, step: int = 1) -> Expr | None:

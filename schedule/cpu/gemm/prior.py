@@ -51,21 +51,23 @@ def first_panel_seconds(product: BlockedProduct, s: CpuGemmSizes[Ints], peaks: C
 
 def multiply_seconds(product: BlockedProduct, s: CpuGemmSizes[Ints], peaks: CpuPeaks) -> Floats:
     """Return the multiply-adds of the thread that has most tasks, of whole register tiles, beyond the edges of C and of
-    ``k`` too. Where a thread has one task, that is a whole one: the last ones are smaller where tiles divide
-    unevenly."""
+    ``k`` too. The last tasks along both axes are smaller where tiles divide unevenly. Where they are fewer than the
+    threads, one of these has large tasks alone."""
     kernel, threads = product.micro_kernel, product.target.threads
     whole = (s.m_tiles * s.n_computed * product.batches) / (1 - idle_share(s.tasks, threads))
-    columns = np.where(s.tasks <= threads, threads * s.mc_tiles * s.nc, whole)
+    small = s.tasks - s.m_tiles // s.mc_tiles * (s.n_computed // s.nc) * product.batches
+    large_alone = (s.tasks <= threads) | (small < threads)
+    columns = np.where(large_alone, threads * ceil_div(s.tasks, threads) * s.mc_tiles * s.nc, whole)
     operations = 2 * columns * s.mr * s.k_blocks * s.kc
     return operations * product.slowdown(s) / kernel.flops(peaks)
 
 
 def panel_seconds(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints], peaks: CpuPeaks) -> Floats:
     """Return what vectors wait for panels of B that the first-level cache does not hold, and that each register tile
-    reads from the second one: float64[n]."""
+    but the first reads from the second one: float64[n]."""
     _, b = product.uses(c, s)
     far = (panel_bytes(product, s) > L1_BYTES) & (product.micro_kernel.register_rows == 1)
-    return np.where(far, operand_bytes(product, b) * b.passes, 0.0) / peaks.l2_read_bytes_per_second
+    return np.where(far, operand_bytes(product, b) * (b.passes - 1), 0.0) / peaks.l2_read_bytes_per_second
 
 
 def panel_bytes(product: BlockedProduct, s: CpuGemmSizes[Ints]) -> Ints:

@@ -38,21 +38,25 @@ LEAST_NON_TEMPORAL_BYTES = 1 << 20
 def promising(product: BlockedProduct, c: Columns) -> Bools:
     """Return which settings keep all rules, bool[n]."""
     s = product.sizes(c)
-    good = _tiles_are_fast(product, c, s) & _tasks_are_even(product, c, s) & _packing_pays(product, c, s)
+    good = _tasks_are_even(product, c, s)
+    good = _tiles_are_fast(product, c, s, good) & _packing_pays(product, c, s)
     small = sum(r.tensor.bytes for r in product.gemm.results) < LEAST_NON_TEMPORAL_BYTES
     return good & ~c.flags("store", NON_TEMPORAL) if product.micro_kernel.memory_knobs and small else good
 
 
-def _tiles_are_fast(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints]) -> Bools:
-    """Return whether all register tiles together take little more time than the best ones do. Where rows of A fall on
-    the same sets of a cache, the best ones are small enough, or A is packed."""
+def _tiles_are_fast(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints], even: Bools) -> Bools:
+    """Return which of the ``even`` settings have register tiles that together take little more time than the best ones
+    do in tasks of enough rows. Where rows of A fall on the same sets of a cache, the best ones are small enough, or A
+    is packed."""
+    tall = even & _tall(c, s)
+    typical = tall if tall.any() else even
     cost, (a, _) = s.m_tiles * s.mr * s.n_computed * product.slowdown(s), product.uses(c, s)
     scattered = product.is_scattered(a)
     alike = (a.in_place, ~a.in_place) if scattered.any() else (np.ones(len(c), dtype=bool),)
     found = np.zeros(len(c), dtype=bool)
     for rows in alike:
-        best = cost[rows & ~scattered].min(initial=np.inf)
-        found |= rows & (cost <= best * (1 + TILE_SLACK))
+        best = cost[rows & typical & ~scattered].min(initial=np.inf)
+        found |= rows & even & (cost <= best * (1 + TILE_SLACK))
     return found
 
 
@@ -62,8 +66,7 @@ def _tasks_are_even(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints]) 
     most = s.m_tiles * s.n_panels * product.batches
     ok = s.tasks >= np.minimum(threads, most)
     ok &= (idle_share(s.tasks, threads) <= MOST_IDLE) | (most < threads / MOST_IDLE)
-    tall = (m_blocks == 1) | (s.mc_tiles * s.mr >= LEAST_TASK_ROWS)
-    ok &= tall | (s.n_panels * product.batches < threads)
+    ok &= _tall(c, s) | (s.n_panels * product.batches < threads)
     columns_inside = product.columns_inside(c)
     ok &= ~columns_inside | ~c.flags("pack_a", TASK)
     blocks = block_bytes(product, c, s)
@@ -71,6 +74,11 @@ def _tasks_are_even(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints]) 
     ok &= (fewer < TASKS_PER_THREAD * threads) | (4 * blocks > CACHE_BYTES)
     found: Bools = ok & (blocks <= CACHE_BYTES)
     return found
+
+
+def _tall(c: Columns, s: CpuGemmSizes[Ints]) -> Bools:
+    """Return whether tasks have enough rows, bool[n]."""
+    return np.asarray((c.ints("m_blocks") == 1) | (s.mc_tiles * s.mr >= LEAST_TASK_ROWS))
 
 
 def block_bytes(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints]) -> Ints:
@@ -88,7 +96,7 @@ def block_bytes(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints]) -> I
 
 def _packing_pays(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints]) -> Bools:
     """Return whether packed operands are used often enough, and none is read in place from few sets of a cache again
-    and again."""
+    and again, or from too many pages."""
     ok = np.ones(len(c), dtype=bool)
     for use in product.uses(c, s):
         if product.is_constant(use.operand):
@@ -97,6 +105,7 @@ def _packing_pays(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints]) ->
         ok &= ~use.whole | ((use.sharing > 1) & (packing > WORTH_PACKING_FIRST))
         ok &= ~use.per_task | (packing <= MOST_PACKING) | (use.sharing == 1)
         ok &= ~product.is_scattered(use) | (use.passes <= FEW)
+        ok &= ~product.misses_pages(use)
     return ok
 
 

@@ -139,11 +139,7 @@ class CpuGemmPlan(SizedPlan):
                 ("mr", "m_blocks"),
                 lambda c: self._is_canonical(self.product.m_tiles(c.ints("mr")), c.ints("m_blocks")),
             ),
-            Constraint(
-                "none of the n_blocks blocks is without a column of C, at whole panels of nr_vectors vectors",
-                ("nr_vectors", "n_blocks", *image_rows),
-                lambda c: self.product.flattened(c) | self._has_columns(c, c.ints("nr_vectors")),
-            ),
+            self._has_columns(image_rows),
             Constraint(
                 "the packed blocks and the partial sums of a task fit its thread's scratch memory of "
                 f"{MOST_SCRATCH_BYTES >> 20} MiB",
@@ -151,15 +147,6 @@ class CpuGemmPlan(SizedPlan):
                 lambda c: self._scratch_bytes(c) <= MOST_SCRATCH_BYTES,
             ),
         ]
-        if image_rows:
-            rules.append(
-                Constraint(
-                    "where image_rows is flattened, each of the n_blocks blocks has nr_vectors vectors or more, and "
-                    "none is without a column of C",
-                    ("nr_vectors", "n_blocks", *image_rows),
-                    lambda c: ~self.product.flattened(c) | self._has_vectors(c),
-                )
-            )
         if kernel.a_in_place:
             rules.append(self._in_place("pack_a"))
         if kernel.b_in_place:
@@ -189,14 +176,20 @@ class CpuGemmPlan(SizedPlan):
         found: Bools = ceil_div(tiles, ceil_div(tiles, blocks)) == blocks
         return found
 
-    def _has_columns(self, c: Columns, vectors: Ints | int) -> Bools:
-        """Return whether ``n_blocks`` blocks of even sizes are needed for panels of ``vectors``, bool[n]."""
-        return self._is_canonical(ceil_div(self.product.n(c), vectors * self._kernel.lanes), c.ints("n_blocks"))
+    def _has_columns(self, image_rows: tuple[str, ...]) -> Constraint:
+        """Return the rule that all blocks of columns are needed, and have a panel."""
+        lanes, of_panels = self._kernel.lanes, self._kernel.register_rows > 1
 
-    def _has_vectors(self, c: Columns) -> Bools:
-        """Return whether all blocks of vectors are needed, and have a panel, bool[n]."""
-        block = ceil_div(ceil_div(self.product.n(c), self._kernel.lanes), c.ints("n_blocks"))
-        return self._has_columns(c, 1) & (c.ints("nr_vectors") <= block)
+        def holds(c: Columns) -> Bools:
+            vectors, blocks = ceil_div(self.product.n(c), lanes), c.ints("n_blocks")
+            if of_panels:
+                return self._is_canonical(ceil_div(vectors, c.ints("nr_vectors")), blocks)
+            return self._is_canonical(vectors, blocks) & (c.ints("nr_vectors") <= ceil_div(vectors, blocks))
+
+        rule = "none of the n_blocks blocks is without a column of C, at whole panels of nr_vectors vectors"
+        if not of_panels:
+            rule = "each of the n_blocks blocks has nr_vectors vectors or more, and none is without a column of C"
+        return Constraint(rule, ("nr_vectors", "n_blocks", *image_rows), holds)
 
     def _in_place(self, knob: str) -> Constraint:
         """Return the rule of an operand in place: without a copy there are no zeros behind the end of ``k``."""

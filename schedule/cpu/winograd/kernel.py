@@ -118,20 +118,20 @@ class WinogradWriter(BlockedGemmWriter):
         self, packed: Mapping[str, Buffer], batch: Mapping[str, Expr], k_block: Expr, task: tuple[Expr, Expr]
     ) -> None:
         w, s, (first, first_panel) = self.w, self.s, (task[0] * self.s.tiles, task[1] * self.s.panels)
-        with self.each("panel", self.b, task[1], s.panels) as j:
-            sums = w.allocate("products", (POINTS, s.tiles, s.mr, s.nr), self.dtype, MemoryScope.LOCAL)
-            self.partial_sums = sums
+        for writer, j in self.each_panel(task[1]):
+            sums = w.allocate("products", (POINTS, s.tiles, s.mr, writer.s.nr), self.dtype, MemoryScope.LOCAL)
+            writer.partial_sums = sums
             with w.loop("point", POINTS) as point, self.each("tile", self.a, task[0], s.tiles) as i:
                 a = self.a.panel(packed["m"], batch, first, i, k_block)
                 b = self.b.panel(packed["n"], batch, first_panel, j, k_block)
                 a, b = (replace(o, prefix=(point, *o.prefix)) for o in (a, b))
                 t = RegisterTile(batch, k_block, (i, j), a.first, b.first, a, b, self._next_filters(b, point))
-                accumulators = self.zero_accumulators()
-                self.micro_kernel(accumulators, t)
-                self.move_accumulators(accumulators, replace(t, indices=(point, i)))
+                accumulators = writer.zero_accumulators()
+                writer.micro_kernel(accumulators, t)
+                writer.move_accumulators(accumulators, replace(t, indices=(point, i)))
             with self.each("tile", self.a, task[0], s.tiles) as i, w.loop("row", s.mr) as row:
                 with w.when(below((first + i) * s.mr + row, self.tiles.count, s.mr)):
-                    self._outputs((first + i) * s.mr + row, (first_panel + j) * s.nr, sums, (i, row))
+                    writer._outputs((first + i) * s.mr + row, b.first, sums, (i, row))
 
     def _next_filters(self, b: OperandPanel, point: Expr) -> OperandPanel | None:
         """Return what is read after ``b``: the same panel at the next point, or the next panel at the first one."""
@@ -149,7 +149,7 @@ class WinogradWriter(BlockedGemmWriter):
                 w, OUTPUT, SEEN, lanes, lambda y, x: Load(sums, (y * SEEN + x, *at, Ramp(v * lanes, 1, lanes)))
             )
             first = column + v * lanes
-            inside = lanes_below(first, self.p.n.extent, lanes) if self.p.n.extent % self.s.nr else None
+            inside = lanes_below(first, self.p.n.extent, lanes) if self.masked else None
             with w.unrolled("y", TILE) as y, w.unrolled("x", TILE) as x:
                 pixel = [tile_at * TILE + i for tile_at, i in zip(corner, (y, x), strict=True)]
                 edges = [below(i, extent, TILE) for i, extent in zip(pixel, positions, strict=True)]
@@ -206,12 +206,12 @@ class TransformedFilters(TransformedOperand):
     def _pack(self, w: FreshNameWriter, buffer: Buffer, panel: Expr, to: Expr) -> None:
         lanes, extent = self.lanes, self.axis.extent
         with w.loop("step", self.kc) as k, w.loop("vector", self.size // lanes) as v:
-            first = panel * self.size + v * lanes
+            first = self.begin(panel) + v * lanes
 
             def tap(y: Expr, x: Expr) -> Expr:
                 here = {"n": first, "k": (y * TAPS + x) * self.kc + k}
                 value = vector_at(self.operand.body, here, "n", lanes)
-                inside = lanes_below(first, extent, lanes) if extent % self.size else None
+                inside = lanes_below(first, extent, lanes) if self.reaches_beyond else None
                 return value if inside is None else Select(inside, value, Broadcast(const(0, value.dtype), lanes))
 
             _store_points(w, _transformed(w, FILTER, TAPS, lanes, tap), buffer, (to, k, Ramp(v * lanes, 1, lanes)))

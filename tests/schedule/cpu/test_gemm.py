@@ -13,6 +13,7 @@ from tilewright.codegen.lowering import finish
 from tilewright.core.policy import SpacePolicy
 from tilewright.core.schedule import KnobValue, Schedule
 from tilewright.core.target import Target
+from tilewright.ir.text import kernel_text
 from tilewright.runtime.devices import host_target
 from tilewright.runtime.module import load_module
 from tilewright.schedule.cpu.gemm.fma import CPU_GEMM as SKETCH
@@ -145,6 +146,23 @@ def test_the_next_panel_of_packed_weights_is_prefetched(packing: str, prefetches
     backend = backend_for(WIDE)
     text = backend.assembly(backend.emit(finish(SKETCH.lower(SQUARE, WIDE, schedule), WIDE), WIDE), WIDE)
     assert ("prefetch" in text) is prefetches
+
+
+@pytest.mark.parametrize(("rows", "prefetches"), [(16, True), (128, False)])
+def test_few_rows_prefetch_what_they_read_in_place(rows: int, prefetches: bool) -> None:
+    workload = workload_of("matmul", m=rows, n=5000, k=512)
+    knobs = {"mr": 8, "nr_vectors": 3, "m_blocks": 1, "n_blocks": 2, "kc": 512, "pack_a": "never", "pack_b": "never"}
+    schedule = Schedule.of(SKETCH.name, SKETCH.version, knobs)
+    text = kernel_text(SKETCH.lower(workload, WIDE, schedule))
+    assert ("prefetch_line(B[" in text) is prefetches
+
+
+@pytest.mark.parametrize(("columns", "most"), [(8192, 128), (4096, 128), (2048, 256), (5000, 512)])
+def test_rows_on_many_pages_are_read_a_few_at_a_time(columns: int, most: int) -> None:
+    """Pages at a pitch of 32 KiB share 16 sets of a translation buffer."""
+    space = SKETCH.space(workload_of("matmul", m=64, n=columns, k=512), WIDE)
+    in_place = np.asarray(space.column("pack_b")) == "never"
+    assert max(np.asarray(space.column("kc"))[in_place]) == most
 
 
 def test_blocks_of_k_are_added_up_for_themselves() -> None:

@@ -80,6 +80,16 @@ def test_operands_may_be_read_where_they_are(case: str) -> None:
     _agrees(CASES[case](), replace(EVEN, pack_a=NEVER, pack_b=NEVER, panels=2))
 
 
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("b", "panels"), [(TASK, 2), (WHOLE, 2), (WHOLE, 3), (NEVER, 2)])
+def test_the_last_panel_of_a_task_may_be_narrower(case: str, b: str, panels: int) -> None:
+    """Tasks have 24 and 40 columns, of which 37 are one and a half, or less than one."""
+    product = gemm_of(CASES[case]()) or pytest.fail("no product")
+    if b == NEVER and product.b.row != 1:
+        pytest.skip("B cannot be read in place")
+    _agrees(CASES[case](), replace(EVEN, pack_b=b, panels=panels, last_vectors=1))
+
+
 @pytest.mark.parametrize("kc", [5, 8, 24, 30])
 def test_any_number_of_steps_in_a_block_will_do(kc: int) -> None:
     for case in ("B transposed", "epilogue", "A transposed"):

@@ -111,14 +111,13 @@ def test_what_windows_are() -> None:
 @pytest.mark.parametrize("target", [TARGET, WIDE], ids=["avx2", "avx512"])
 def test_rows_are_flattened_where_padding_is_dear(target: Target) -> None:
     """14 pixels fill 14 of 16 lanes of a padded row; 224 fill whole vectors of it."""
-    sizes = {"filters": 64, "padding": 1}
-    short = _conv2d(channels=64, height=14, width=14, **sizes)
+    short = _conv2d(channels=256, height=14, width=14, filters=256, padding=1)
     assert default_schedule(short, target)["image_rows"] == FLATTENED
     space = CPU_GEMM.space(short, target, policy=SpacePolicy(prune=False))
     flattened = np.asarray(space.column("image_rows")) == FLATTENED
     waste = space.quantities["edge_waste"]
     assert waste[flattened].min() < waste[~flattened].min() - 0.05
-    long = _conv2d(channels=16, height=224, width=224, **sizes)
+    long = _conv2d(channels=16, height=224, width=224, filters=64, padding=1)
     assert default_schedule(long, target)["image_rows"] == PADDED
 
 
