@@ -151,7 +151,15 @@ def test_the_next_panel_of_packed_weights_is_prefetched(packing: str, prefetches
 @pytest.mark.parametrize(("rows", "prefetches"), [(16, True), (128, False)])
 def test_few_rows_prefetch_what_they_read_in_place(rows: int, prefetches: bool) -> None:
     workload = workload_of("matmul", m=rows, n=5000, k=512)
-    knobs = {"mr": 8, "nr_vectors": 3, "m_blocks": 1, "n_blocks": 2, "kc": 512, "pack_a": "never", "pack_b": "never"}
+    knobs: dict[str, KnobValue] = {
+        "mr": 8,
+        "nr_vectors": 3,
+        "m_blocks": 1,
+        "n_blocks": 2,
+        "kc": 512,
+        "pack_a": "never",
+        "pack_b": "never",
+    }
     schedule = Schedule.of(SKETCH.name, SKETCH.version, knobs)
     text = kernel_text(SKETCH.lower(workload, WIDE, schedule))
     assert ("prefetch_line(B[" in text) is prefetches
