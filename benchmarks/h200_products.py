@@ -215,6 +215,10 @@ ROWS: dict[str, Row] = {
     "l-one-row-of-each": _einsum("bk,bnk->bn", b=24, k=2000, n=2000),
     **{f"m-{m}x{n}x{k}": _linear(m, n, k, dtype) for m, n, k, dtype in _FEW_ODD},
     **{f"m-nn-{m}x4097x4096": _layout(m, 4097, 4096, a_transposed=False, b_transposed=False) for m in (5, 16, 64)},
+    **{
+        f"m-t{'t' if b_transposed else 'n'}-{m}x{n}x{k}": _layout(m, n, k, a_transposed=True, b_transposed=b_transposed)
+        for m, n, k, b_transposed in ((16, 3001, 4001, False), (16, 1178, 8327, True), (58, 1608, 5182, True))
+    },
     "i-nn-4096x4096x4096": Row("matmul", {"m": 4096, "n": 4096, "k": 4096}, torch.matmul),
     "i-64x256x512x128": Row("batch_matmul", {"batch": 64, "m": 256, "n": 512, "k": 128}, torch.bmm),
     "i-bias_gelu-1024x1024x4096": Row(

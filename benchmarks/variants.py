@@ -42,6 +42,10 @@ PRODUCTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "few rows": ("linear", {"rows": 2, "inputs": 2056, "outputs": 1288, "dtype": "bfloat16"}),
     "few rows that begin anywhere": ("linear", {"rows": 9, "inputs": 1001, "outputs": 667, "dtype": "float16"}),
     "few rows that begin anywhere along n": ("matmul", {"m": 20, "n": 667, "k": 600, "dtype": "bfloat16"}),
+    "few rows along m that begin anywhere": (
+        "matmul",
+        {"m": 20, "n": 667, "k": 601, "transpose_a": True, "dtype": "bfloat16"},
+    ),
     "few rows in TF32": ("matmul", {"m": 20, "n": 135, "k": 200, "precision": "tf32"}),
     "few rows of float32 in parts": ("matmul", {"m": 20, "n": 136, "k": 200, "precision": "tf32x3"}),
     "rows along k and n, TF32": ("matmul", {"m": 520, "n": 328, "k": 200, "precision": "tf32"}),

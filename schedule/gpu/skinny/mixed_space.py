@@ -159,7 +159,7 @@ def _plan(workload: Workload, target: Target) -> SkinnyMixedPlan | None:
     a = p.a
     if a.load is None or mma_atom_of(a.load.dtype) is None:
         return None
-    if can_shift_skinny_mma(p) and p.b.k == 1:
+    if can_shift_skinny_mma(p) and p.a.k == p.b.k == 1:
         assert p.b.load is not None
         found: tuple[StreamedOperand, Expr | None] | None
         found = StreamedOperand(p.b.body, "k", p.b.load, 1, COPY_ELEMENTS, ()), None

@@ -23,6 +23,7 @@ of A.
 from collections.abc import Mapping
 
 from ....core.dtypes import float32
+from ....core.precision import TF32
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import WARP_LANES, Broadcast, Expr, Load, Ramp, conjunction, const, index, minimum
 from ....ir.gpu.async_copy import CopyAsync, CopyAsyncCommit, CopyAsyncWait
@@ -31,6 +32,7 @@ from ....ir.gpu.ldmatrix import LoadMatrix
 from ....ir.gpu.mma import Mma
 from ....ir.rewrite import substitute
 from ....ir.stmt import Kernel
+from ....te.functions import cast
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.gemm import Gemm
 from ...tile.names import FreshNameWriter
@@ -38,8 +40,8 @@ from ..l2_prefetch import L2Prefetch, prefetch_operands
 from ..launch_axes import warp_axes
 from ..split_k import ColumnSlice, allocate_partials, reduce_columns
 from .mma_sizes import SkinnyMmaSizes
-from .mma_tiles import ATOM_K, ATOM_M, ATOM_N, COPY_ELEMENTS, mma_atom_of, tile_layout
-from .shifted_tiles import ShiftedRows, can_shift, is_in_vectors, shifted_rows_of
+from .mma_tiles import ATOM_M, ATOM_N, COPY_ELEMENTS, mma_atom_for, tile_layout
+from .shifted_tiles import ShiftedRows, can_shift, is_for_ldmatrix, is_in_vectors, shifted_rows_of
 
 
 def lower_skinny_mma(p: Gemm, s: SkinnyMmaSizes[int]) -> Kernel:
@@ -53,10 +55,10 @@ class _SkinnyMmaWriter:
         self.p, self.s = p, s
         self.b, self.a = p.b.load, p.a.load
         self.dtype = self.b.buffer.dtype
-        atom = mma_atom_of(self.dtype)
+        atom = mma_atom_for(p)
         assert atom is not None
         self.atom = atom
-        self.b_is_k_major = p.b.k == 1
+        self.a_is_k_major, self.b_is_k_major = p.a.k == 1, p.b.k == 1
         self.shifted_a, self.shifted_b = (shifted_rows_of(p, o) for o in (p.a, p.b))
         self.shares_a = s.warps_n > 1
         self.warp_n = s.atoms_n * ATOM_M
@@ -95,17 +97,20 @@ class _SkinnyMmaWriter:
 
     # --- the stages in shared memory
 
-    def _stages(self, name: str, owners: int, rows: int, columns: int, *, shifted: bool) -> Buffer:
+    def _stages(self, name: str, owners: int, rows: int, columns: int, shifted: ShiftedRows | None) -> Buffer:
         """Return a circular buffer of tiles for each owner: (owner, stage, row, column)."""
-        shape = (owners, self.s.stages, rows, columns + COPY_ELEMENTS if shifted else columns)
-        return self.w.allocate(name, shape, self.dtype, MemoryScope.SHARED, None if shifted else tile_layout(shape))
+        shape = (owners, self.s.stages, rows, columns + (0 if shifted is None else shifted.vector))
+        layout = tile_layout(shape) if shifted is None else None
+        return self.w.allocate(name, shape, self.dtype, MemoryScope.SHARED, layout)
 
     def _mainloop(self, accumulators: Buffer) -> None:
         s, w = self.s, self.w
         b_tile = (self.warp_n, s.tile_k) if self.b_is_k_major else (s.tile_k, self.warp_n)
-        self.b_stages = self._stages("b_stages", s.warps, *b_tile, shifted=self.shifted_b is not None)
-        owners, a_tile = s.warps_k if self.shares_a else s.warps, (s.atoms_m * ATOM_N, s.tile_k)
-        self.a_stages = self._stages("a_stages", owners, *a_tile, shifted=self.shifted_a is not None)
+        self.b_stages = self._stages("b_stages", s.warps, *b_tile, self.shifted_b)
+        rows = s.atoms_m * ATOM_N
+        owners, a_tile = s.warps_k if self.shares_a else s.warps, (rows, s.tile_k)
+        a_tile = a_tile if self.a_is_k_major else (s.tile_k, rows)
+        self.a_stages = self._stages("a_stages", owners, *a_tile, self.shifted_a)
         distance = s.stages - 1
         with w.unrolled("prologue", distance) as k_tile:
             with w.when(k_tile < s.k_tiles if distance > s.k_tiles else None):
@@ -137,7 +142,7 @@ class _SkinnyMmaWriter:
         b_corner = {"n": n, "k": k} if self.b_is_k_major else {"k": k, "n": n}
         self._copy_tile("b", self.shifted_b or self.b, self.b_stages, (self.warp, stage), b_corner, alone)
         sharing = (self.warp_idx_n, s.warps_n) if self.shares_a else alone
-        a_corner = {"m": index(0), "k": k}
+        a_corner = {"m": index(0), "k": k} if self.a_is_k_major else {"k": k, "m": index(0)}
         self._copy_tile("a", self.shifted_a or self.a, self.a_stages, (self.a_owner, stage), a_corner, sharing)
 
     def _copy_tile(
@@ -154,13 +159,14 @@ class _SkinnyMmaWriter:
         outside of the tensor along ``k`` or ``m`` becomes zeros; along ``n`` any values will do."""
         w, rows, columns = self.w, stages.shape[2], stages.shape[3]
         (row_axis, first_row), (column_axis, first_column) = corner.items()
-        vectors = columns // COPY_ELEMENTS
+        copied = source.vector if isinstance(source, ShiftedRows) else COPY_ELEMENTS
+        vectors = columns // copied
         number, warps = sharing
         rounds = -(-rows * vectors // (WARP_LANES * warps))
         self.copies += 1
         with w.unrolled(f"{operand}_copy_{self.copies}", rounds) as turn:
             vector = (turn * warps + number) * WARP_LANES + self.lane
-            row, column = vector // vectors, (vector % vectors) * COPY_ELEMENTS
+            row, column = vector // vectors, (vector % vectors) * copied
             at = {row_axis: first_row + row, column_axis: first_column + column}
             spare = rounds * WARP_LANES * warps > rows * vectors
             with w.when(row < rows if spare else None):
@@ -190,13 +196,13 @@ class _SkinnyMmaWriter:
 
     def _multiply(self, accumulators: Buffer, stage: Expr) -> None:
         """Fragments of B and A by ldmatrix, two atoms along ``k`` at a time, and their products."""
-        s, w, lane = self.s, self.w, self.lane
+        s, w, lane, atom = self.s, self.w, self.lane, self.atom
         low, high = lane % 8, lane // 8
-        with w.unrolled("k_pair", s.tile_k // (2 * ATOM_K)) as pair:
-            b = w.allocate("b", (s.atoms_n, 2, 8), self.dtype, MemoryScope.REGISTER)
-            a = w.allocate("a", (s.atoms_m, 8), self.dtype, MemoryScope.REGISTER)
+        with w.unrolled("k_pair", s.tile_k // (2 * atom.k)) as pair:
+            b = w.allocate("b", (s.atoms_n, 2, atom.elements("a")), atom.operand, MemoryScope.REGISTER)
+            a = w.allocate("a", (s.atoms_m, 2 * atom.elements("b")), atom.operand, MemoryScope.REGISTER)
             with w.unrolled("b_atom", s.atoms_n) as i, w.unrolled("b_half", 2) as h:
-                k = pair * (2 * ATOM_K) + h * ATOM_K
+                k = pair * (2 * atom.k) + h * atom.k
                 if self.shifted_b is not None:
                     self._load_shifted_b(b, i, h, k, stage)
                 else:
@@ -206,7 +212,7 @@ class _SkinnyMmaWriter:
                     source = (self.warp, stage, row, column)
                     w.emit(LoadMatrix(b, (i, h, index(0)), self.b_stages, source, 4, not self.b_is_k_major))
             with w.unrolled("a_atom", s.atoms_m) as j:
-                k = pair * (2 * ATOM_K)
+                k = pair * (2 * atom.k)
                 if self.shifted_a is not None:
                     self._load_shifted_a(a, j, k, stage)
                 else:
@@ -218,31 +224,48 @@ class _SkinnyMmaWriter:
                 w.unrolled("half", 2) as h,
             ):
                 zero = index(0)
-                w.emit(Mma(self.atom.name, accumulators, (i, j, zero), b, (i, h, zero), a, (j, h * 4)))
+                w.emit(Mma(atom.name, accumulators, (i, j, zero), b, (i, h, zero), a, (j, h * atom.elements("b"))))
 
     def _load_shifted_b(self, b: Buffer, i: Expr, half: Expr, k: Expr, stage: Expr) -> None:
         """Load the fragment of an atom, in the order of ldmatrix: quarter by quarter, first along ``n``."""
-        w, own, shifted = self.w, (self.warp, stage), self.shifted_b
-        assert shifted is not None
+        assert self.shifted_b is not None
         for quarter in range(4):
-            n, k_pair = i * ATOM_M + (quarter % 2 * 8 + self.lane // 4), k + (quarter // 2 * 8 + self.lane % 4 * 2)
-            first = quarter * 2
-            if self.b_is_k_major:
-                self._store_pair(b, (i, half), first, shifted.elements(self.b_stages, own, n, k_pair, 2))
-                continue
-            for e in range(2):
-                w.store(b, (i, half, index(first + e)), shifted.elements(self.b_stages, own, k_pair + e, n, 1))
+            n = i * ATOM_M + (quarter % 2 * 8 + self.lane // 4)
+            at = k + quarter // 2 * (self.atom.k // 2)
+            tile = (self.b_stages, (self.warp, stage))
+            self._load_shifted(b, (i, half), quarter, self.shifted_b, tile, n, at, k_major=self.b_is_k_major)
 
     def _load_shifted_a(self, a: Buffer, j: Expr, k: Expr, stage: Expr) -> None:
         """Load the fragments of two atoms, in the order of ldmatrix: quarter by quarter along ``k``."""
         assert self.shifted_a is not None
-        m, own = j * ATOM_N + self.lane // 4, (self.a_owner, stage)
         for quarter in range(4):
-            pair = self.shifted_a.elements(self.a_stages, own, m, k + (quarter * 8 + self.lane % 4 * 2), 2)
-            self._store_pair(a, (j,), quarter * 2, pair)
+            m, at = j * ATOM_N + self.lane // 4, k + quarter * (self.atom.k // 2)
+            tile = (self.a_stages, (self.a_owner, stage))
+            self._load_shifted(a, (j,), quarter, self.shifted_a, tile, m, at, k_major=self.a_is_k_major)
 
-    def _store_pair(self, fragment: Buffer, at: tuple[Expr, ...], first: int, pair: Load) -> None:
-        self.w.store(fragment, (*(Broadcast(i, 2) for i in at), Ramp(index(first), 1, 2)), pair)
+    def _load_shifted(
+        self,
+        fragment: Buffer,
+        to: tuple[Expr, ...],
+        quarter: int,
+        rows: ShiftedRows,
+        tile: tuple[Buffer, tuple[Expr, Expr]],
+        own: Expr,
+        k: Expr,
+        *,
+        k_major: bool,
+    ) -> None:
+        """Load what a register of a fragment holds: the elements at ``own`` along ``m`` or ``n`` that this lane has of
+        the places from ``k`` on. Float32 is rounded."""
+        w, (stages, at), together = self.w, tile, self.atom.register_elements
+        first, k = quarter * together, k + self.lane % 4 * together
+        if k_major and together > 1:
+            pair = rows.elements(stages, at, own, k, together)
+            w.store(fragment, (*(Broadcast(i, together) for i in to), Ramp(index(first), 1, together)), pair)
+            return
+        for e in range(together):
+            element = rows.elements(stages, at, *((own, k) if k_major else (k + e, own)), 1)
+            w.store(fragment, (*to, index(first + e)), cast(element, self.atom.operand))
 
     def _epilogue(self, accumulators: Buffer) -> None:
         """Every warp writes its accumulators to shared memory, where the block and its cluster add them up."""
@@ -264,19 +287,23 @@ class _SkinnyMmaWriter:
 
 
 def can_lower_skinny_mma(p: Gemm) -> bool:
-    """Return whether both operands are plain loads of one type that mma.sync takes, A K-major and B K-major or N-major,
-    in rows that are whole vectors of 16 bytes, and the accumulator is float32."""
-    return _can_multiply(p) and is_in_vectors(p, p.a) and is_in_vectors(p, p.b)
+    """Return whether both operands are plain loads of one 16-bit type that mma.sync takes, A K-major and B K-major or
+    N-major, in rows that are whole vectors of 16 bytes, and the accumulator is float32."""
+    return _can_multiply(p) and all(is_for_ldmatrix(p, o) for o in (p.a, p.b))
 
 
 def can_shift_skinny_mma(p: Gemm) -> bool:
-    """Return whether the same holds, but rows may begin and end anywhere."""
-    return _can_multiply(p) and all(is_in_vectors(p, o) or can_shift(o) for o in (p.a, p.b))
+    """Return whether an operand has rows that begin or end elsewhere, and the same holds else. Where B has, A may lie
+    along ``m``, and operands may be float32 that are rounded to TF32; the few elements of A alone are repacked soon."""
+    if not _can_multiply(p) or all(is_in_vectors(p, o) for o in (p.a, p.b)):
+        return False
+    if is_in_vectors(p, p.b) and (p.a.k != 1 or p.precision == TF32):
+        return False
+    return all(is_for_ldmatrix(p, o) or can_shift(o) for o in (p.a, p.b))
 
 
 def _can_multiply(p: Gemm) -> bool:
     """Return whether mma.sync takes both operands, which are loads."""
-    if p.b.load is None or p.a.load is None or p.accumulator.dtype != float32:
+    if mma_atom_for(p) is None or p.accumulator.dtype != float32:
         return False
-    dtype = p.b.load.buffer.dtype
-    return dtype == p.a.load.buffer.dtype and mma_atom_of(dtype) is not None and p.a.k == 1 and 1 in (p.b.k, p.b.row)
+    return all(1 in (o.k, o.row) for o in (p.a, p.b))

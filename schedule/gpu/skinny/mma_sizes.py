@@ -7,15 +7,17 @@ import numpy as np
 
 from ....core.target import Target
 from ....ir.expr import WARP_LANES
-from ...problems.gemm import Gemm
+from ...problems.gemm import Gemm, Operand
 from ...space.columns import Columns, Ints, derived_once
 from ..occupancy import limits_of
 from ..split_k import partial_bytes
 from .mma_tiles import ATOM_M, ATOM_N, shifted_tile_bytes, tile_bytes
-from .shifted_tiles import is_in_vectors
+from .shifted_tiles import is_for_ldmatrix
 
 SPARE_REGISTERS = 44
 """How many registers a thread needs for addresses and constants, roughly (from compiled kernels)."""
+ROUNDED_REGISTERS = 40
+"""How many more it needs for each 32 elements along ``k`` of a tile of float32, roughly (from compiled kernels)."""
 LEAST_STAGES, MOST_STAGES = 2, 12
 
 W = TypeVar("W", int, Ints)
@@ -66,9 +68,8 @@ def skinny_mma_sizes(p: Gemm, target: Target, columns: Columns) -> SkinnyMmaSize
     block_n = warp_n * warps_n
     blocks_n = -(-p.n.extent // block_n)
     k_tiles = -(-p.k.extent // (split_k * warps_k * tile_k))
-    b_bytes, a_bytes = (tile_bytes if is_in_vectors(p, o) else shifted_tile_bytes for o in (p.b, p.a))
-    stage_b = warps * (b_bytes(warp_n, tile_k) if p.b.k == 1 else b_bytes(tile_k, warp_n))
-    stage_a = np.where(warps_n > 1, warps_k, warps) * a_bytes(ATOM_N * atoms_m, tile_k)
+    stage_b = warps * _tile_bytes(p, p.b, warp_n, tile_k)
+    stage_a = np.where(warps_n > 1, warps_k, warps) * _tile_bytes(p, p.a, ATOM_N * atoms_m, tile_k)
     shared_limit = limits.shared_bytes_for(ctas_per_sm)
     fitting = np.minimum(shared_limit // (stage_a + stage_b), k_tiles + 1)
     stages = np.clip(fitting, LEAST_STAGES, MOST_STAGES)
@@ -86,6 +87,23 @@ def skinny_mma_sizes(p: Gemm, target: Target, columns: Columns) -> SkinnyMmaSize
         stage_b_bytes=stage_b,
         shared_bytes=np.maximum(stages * (stage_a + stage_b), partial_bytes(p.m.extent, warps_k, block_n)),
         shared_limit=shared_limit,
-        registers=SPARE_REGISTERS + 4 * atoms_n * atoms_m + 8 * atoms_n + 4 * atoms_m,
+        registers=_spare_registers(p, tile_k) + 4 * atoms_n * atoms_m + 8 * atoms_n + 4 * atoms_m,
         prefetching_ctas=np.where(blocks_n * split_k <= early, blocks_n, 0),
     )
+
+
+def _spare_registers(p: Gemm, tile_k: Ints) -> Ints:
+    """Return how many registers a thread needs besides accumulators and fragments, int64[n]. The compiler loads
+    elements of float32 early, all of a tile."""
+    assert p.b.load is not None
+    early = tile_k * ROUNDED_REGISTERS // 32 if p.b.load.buffer.dtype.bytes > 2 else 0
+    return np.asarray(SPARE_REGISTERS + early)
+
+
+def _tile_bytes(p: Gemm, operand: Operand, own: Ints, tile_k: Ints) -> Ints:
+    """Return the shared memory of a tile of an operand, with ``own`` places along its own axis, int64[n]."""
+    assert operand.load is not None
+    rows, columns = (own, tile_k) if operand.k == 1 else (tile_k, own)
+    if is_for_ldmatrix(p, operand):
+        return tile_bytes(rows, columns)
+    return shifted_tile_bytes(rows, columns, operand.load.buffer.dtype.bytes)

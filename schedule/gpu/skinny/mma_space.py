@@ -1,7 +1,8 @@
 """Describes the space of ``cuda_skinny_mma``: products with at most 64 rows on mma.sync.
 
-The sketch takes operands of 16-bit floats that are accumulated in float32, A K-major and B K-major or
-N-major, and outputs that are any pointwise functions of the accumulator.
+The sketch takes operands of 16-bit floats that are accumulated in float32, A K-major and B K-major or N-major, and
+outputs that are any pointwise functions of the accumulator. Where an operand has rows that begin anywhere, A may lie
+along ``m``, and operands may be float32 that are rounded to TF32.
 """
 
 from collections.abc import Mapping
@@ -26,9 +27,9 @@ from ..plan import GpuPlan
 from ..quantities import GPU_QUANTITIES, gpu_columns
 from .mma_mainloop import can_lower_skinny_mma, can_shift_skinny_mma, lower_skinny_mma
 from .mma_sizes import LEAST_STAGES, SkinnyMmaSizes, skinny_mma_sizes
-from .mma_tiles import ATOM_K, ATOM_M, ATOM_N
+from .mma_tiles import ATOM_M, ATOM_N
 from .prior import EXCHANGE_BYTES_PER_CYCLE, EXCHANGE_CYCLES, MMA_SHARE, WeightStream, weight_stream_seconds
-from .shifted_tiles import is_in_vectors
+from .shifted_tiles import is_for_ldmatrix
 from .tma_mainloop import can_lower_skinny_tma
 
 LEAST_M = 2
@@ -48,6 +49,8 @@ STEP_CYCLES = 150
 SHIFTED_START_CYCLES, SHIFTED_READ_CYCLES, SHIFTED_TILE_CYCLES = 4600, 2, 200
 """What rows that begin anywhere take: at first, for each load of a warp from them, and for each tile of ``k``. They
 were fitted to kernels of ten products on an H200."""
+ROUNDING_CYCLES = 1
+"""What it takes to round such a load to TF32, by estimate."""
 
 QUANTITIES = (
     *GPU_QUANTITIES,
@@ -66,13 +69,24 @@ class SkinnyMmaPlan(GpuPlan):
     target: Target
 
     @property
+    def _bytes(self) -> int:
+        """Bytes of an element of an operand."""
+        assert self.product.b.load is not None
+        return self.product.b.load.buffer.dtype.bytes
+
+    @property
     def knobs(self) -> tuple[Knob, ...]:
-        splits = (1, 2) if self.limits.clusters else (1,)
+        most = (1, 2, 4) if can_shift_skinny_mma(self.product) else (1, 2)
+        splits = most if self.limits.clusters else (1,)
         return (
             Knob("atoms_n", (1, 2, 4), "how many times 16 outputs n a warp computes"),
             Knob("warps_n", (1, 2, 4), "how many warps of a block divide n; they share their tiles of A"),
             Knob("warps_k", (1, 2, 4, 8), "how many warps of a block divide k"),
-            Knob("tile_k", (64, 128), "how many elements along k a warp loads and multiplies at a time"),
+            Knob(
+                "tile_k",
+                (128 // self._bytes, 256 // self._bytes),
+                "how many elements along k a warp loads and multiplies at a time",
+            ),
             Knob("split_k", splits, "how many blocks of a cluster divide k among them"),
             Knob(
                 "ctas_per_sm",
@@ -104,7 +118,7 @@ class SkinnyMmaPlan(GpuPlan):
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
         p, size = self.product, self.sizes(columns)
-        pipelined = size.stages >= LEAST_PIPELINE
+        pipelined = (size.stages >= LEAST_PIPELINE) & ((size.registers < 256) | (self._bytes == 2))
         if p.n.extent * p.k.extent < SMALL:
             return pipelined if pipelined.any() else columns.plainest
         in_flight = size.stage_b_bytes * (size.stages - 1) * size.ctas_per_sm
@@ -130,17 +144,17 @@ class SkinnyMmaPlan(GpuPlan):
         p, size, ceilings = self.product, self.sizes(columns), gpu_peaks(self.target, peaks)
         b_elements = size.block_n * size.k_tiles * size.warps_k * size.tile_k
         a_elements = ATOM_N * size.atoms_m * size.k_tiles * size.warps_k * size.tile_k
-        atoms = size.atoms_m * b_elements // (ATOM_M * ATOM_K)
-        mma = atoms * (2 * ATOM_M * ATOM_N * ATOM_K) / (MMA_SHARE * ceilings.tensor_flops_per_cycle)
+        operations = 2 * ATOM_N * size.atoms_m * b_elements * self._bytes / 2  # TF32 takes twice as long
+        mma = operations / (MMA_SHARE * ceilings.tensor_flops_per_cycle)
         exchanged = self._exchanged_bytes(size)
         exchange = np.where(size.split_k > 1, EXCHANGE_CYCLES + exchanged / EXCHANGE_BYTES_PER_CYCLE, 0)
         stream = WeightStream(
             blocks=size.blocks,
             resident=size.ctas_per_sm,
             in_flight=size.stage_b_bytes * (size.stages - 1),
-            l2_bytes=2 * size.blocks * (a_elements + b_elements) + size.blocks * exchanged,
+            l2_bytes=self._bytes * size.blocks * (a_elements + b_elements) + size.blocks * exchanged,
             shared_bytes=self._moved_bytes(p.b) * b_elements
-            + (2 + (self._moved_bytes(p.a) - 2) * size.warps_n) * a_elements,
+            + (self._bytes + (self._moved_bytes(p.a) - self._bytes) * size.warps_n) * a_elements,
             mma_cycles=mma,
             chain_cycles=size.k_tiles * STEP_CYCLES + mma + exchange,
             exposed_cycles=self._shifting_cycles(size),
@@ -150,7 +164,9 @@ class SkinnyMmaPlan(GpuPlan):
     def _moved_bytes(self, operand: Operand) -> int:
         """Return how many bytes of shared memory an element of an operand takes: copied once, read once. Of rows that
         begin anywhere 32 elements are read at once, or 64 where they begin at even places."""
-        if is_in_vectors(self.product, operand):
+        if self._bytes > 2:
+            return 2 * self._bytes
+        if is_for_ldmatrix(self.product, operand):
             return 4
         return 4 if operand.k == 1 and operand.row % 2 == 0 else 6
 
@@ -162,12 +178,13 @@ class SkinnyMmaPlan(GpuPlan):
             return 0.0
         reads = np.zeros(len(size.blocks))
         for operand, places in ((p.b, ATOM_M * size.atoms_n), (p.a, ATOM_N * size.atoms_m)):
-            if not is_in_vectors(p, operand):
-                pairs = operand.k == 1 and operand.row % 2 == 0
+            if not is_for_ldmatrix(p, operand):
+                pairs = operand.k == 1 and operand.row % 2 == 0 and self._bytes == 2
                 reads += size.warps * places * k / (WARP_LANES * (2 if pairs else 1))
+        reads *= SHIFTED_READ_CYCLES + (ROUNDING_CYCLES if self._bytes > 2 else 0)
         blocks = -(-size.blocks // self.target.threads)
         waves = -(-size.blocks // (self.target.threads * size.ctas_per_sm))
-        return SHIFTED_START_CYCLES + blocks * reads * SHIFTED_READ_CYCLES + waves * size.k_tiles * SHIFTED_TILE_CYCLES
+        return SHIFTED_START_CYCLES + blocks * reads + waves * size.k_tiles * SHIFTED_TILE_CYCLES
 
     def _exchanged_bytes(self, size: SkinnyMmaSizes[Ints]) -> Ints:
         return 4 * self.product.m.extent * size.block_n * (size.split_k - 1) // size.split_k
@@ -178,7 +195,7 @@ class SkinnyMmaPlan(GpuPlan):
         return {
             **gpu_columns(self.target, within, wanted=size.stage_b_bytes * (size.stages - 1) // size.threads),
             "k_tiles": size.k_tiles,
-            "a_bytes": size.blocks_n * p.m.extent * p.k.extent * 2,
+            "a_bytes": size.blocks_n * p.m.extent * p.k.extent * self._bytes,
             "exchanged_bytes": self._exchanged_bytes(size),
             "idle_blocks": -size.blocks % (self._one_each(size) * size.ctas_per_sm),
         }
@@ -189,7 +206,9 @@ class SkinnyMmaPlan(GpuPlan):
 
 def _plan(workload: Workload, target: Target) -> SkinnyMmaPlan | None:
     product = skinny_gemm_of(workload)
-    if product is None or product.m.extent < LEAST_M or not can_shift_skinny_mma(product):
+    if product is None or product.m.extent < LEAST_M:
+        return None
+    if not can_lower_skinny_mma(product) and not can_shift_skinny_mma(product):
         return None
     if target.arch == "sm_90a" and product.m.extent > MOST_M_WHERE_TMA_APPLIES and can_lower_skinny_tma(product):
         return None

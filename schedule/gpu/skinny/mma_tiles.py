@@ -1,4 +1,5 @@
-"""Tiles of 16-bit operands in shared memory, as cp.async fills them and ldmatrix reads them for mma.sync.m16n8k16.
+"""Tiles of operands in shared memory, as cp.async fills them for mma.sync: those of 16-bit operands as ldmatrix reads
+them for m16n8k16.
 
 Eight rows of a tile at one column must lie in different banks, since ldmatrix reads them at once. A row whose length is
 a power of two is swizzled; every other row is padded by 16 bytes.
@@ -9,16 +10,19 @@ from typing import TypeVar
 
 import numpy as np
 
-from ....core.dtypes import DType
+from ....core.dtypes import DType, float32, tfloat32
+from ....core.precision import TF32
 from ....ir.buffer import Layout, Swizzle
 from ....ir.gpu.mma import WARP_MMA_ATOMS, MmaAtom
+from ...problems.gemm import Gemm
 from ...space.columns import Ints
+from ..unaligned_loads import VECTOR_BYTES
 
 Whole = TypeVar("Whole", int, Ints)
 """This is a whole number, or a column of them."""
 
 ATOM_M, ATOM_N, ATOM_K = 16, 8, 16
-"""The M, N and K of the matrix instruction."""
+"""The M, N and K of the matrix instruction for 16-bit operands."""
 COPY_ELEMENTS = 8
 """How many elements one asynchronous copy of 16 bytes brings."""
 
@@ -27,6 +31,16 @@ def mma_atom_of(operand: DType) -> MmaAtom | None:
     """Return the m16n8k16 instruction that multiplies operands of this type; None where there is none."""
     shape = (ATOM_M, ATOM_N, ATOM_K)
     return next((a for a in WARP_MMA_ATOMS.values() if a.operand == operand and (a.m, a.n, a.k) == shape), None)
+
+
+def mma_atom_for(p: Gemm) -> MmaAtom | None:
+    """Return the instruction that multiplies the operands of a product: m16n8k16, or m16n8k8 for float32 that may be
+    rounded to TF32. None where there is none."""
+    if p.a.load is None or p.b.load is None or p.a.load.buffer.dtype != p.b.load.buffer.dtype:
+        return None
+    if p.b.load.buffer.dtype == float32 and p.precision == TF32:
+        return next(a for a in WARP_MMA_ATOMS.values() if a.operand == tfloat32)
+    return mma_atom_of(p.b.load.buffer.dtype)
 
 
 def tile_pitch(columns: int) -> int:
@@ -52,9 +66,9 @@ def tile_bytes(rows: Whole, columns: Whole) -> Ints:
     return 2 * np.asarray(rows, np.int64) * (width + np.where(swizzled, 0, COPY_ELEMENTS))
 
 
-def shifted_tile_bytes(rows: Whole, columns: Whole) -> Ints:
+def shifted_tile_bytes(rows: Whole, columns: Whole, element_bytes: int) -> Ints:
     """Shared memory of a tile whose rows are copied with the aligned vectors that they lie in: one more vector each."""
-    return 2 * np.asarray(rows, np.int64) * (np.asarray(columns, np.int64) + COPY_ELEMENTS)
+    return np.asarray(rows, np.int64) * (element_bytes * np.asarray(columns, np.int64) + VECTOR_BYTES)
 
 
 def _is_swizzled(columns: int) -> bool:

@@ -32,6 +32,8 @@ def part(first: int, k: int, whole: int) -> Workload:
     )
 
 
+TF32 = {"dtype": "float32", "precision": "tf32"}
+
 CASES: dict[str, tuple[Workload, list[str]]] = {
     "odd rows": (linear(9, 333, 70, activation="relu"), ["cuda_skinny_mma", "cuda_skinny_mixed"]),
     "even rows": (linear(17, 138, 50, dtype="bfloat16"), ["cuda_skinny_mma", "cuda_skinny_mixed"]),
@@ -39,6 +41,11 @@ CASES: dict[str, tuple[Workload, list[str]]] = {
     "many rows": (linear(61, 77, 40), ["cuda_skinny_mma", "cuda_skinny_mixed"]),
     "along n": (matmul(33, 133, 192), ["cuda_skinny_mma"]),
     "along n, all odd": (matmul(5, 67, 141), ["cuda_skinny_mma"]),
+    "A along m": (matmul(13, 67, 70, transpose_a=True), ["cuda_skinny_mma"]),
+    "both along k, transposed": (matmul(9, 35, 141, transpose_a=True, transpose_b=True), ["cuda_skinny_mma"]),
+    "TF32": (matmul(9, 70, 77, transpose_b=True, **TF32), ["cuda_skinny_mma"]),
+    "TF32 along n": (matmul(17, 67, 64, **TF32), ["cuda_skinny_mma"]),
+    "TF32, A along m": (matmul(13, 35, 130, transpose_a=True, transpose_b=True, **TF32), ["cuda_skinny_mma"]),
     "short rows": (linear(5, 37, 51), ["cuda_skinny_mma", "cuda_skinny_mixed"]),
     "the ends of rows": (part(3, 120, 123), ["cuda_skinny_mma", "cuda_skinny_mixed"]),
     "rows without their ends": (part(0, 120, 125), ["cuda_skinny_mma", "cuda_skinny_mixed"]),
@@ -52,7 +59,7 @@ def test_kernels_compute_their_expression(case: str) -> None:
         assert assert_agrees(SKETCHES[name], workload, 4, H200, EVERY_LEGAL) == 4
 
 
-@pytest.mark.parametrize("case", ["odd rows", "along n, all odd", "short rows", "the ends of rows"])
+@pytest.mark.parametrize("case", ["odd rows", "along n, all odd", "short rows", "the ends of rows", "TF32"])
 def test_rows_beside_those_of_a_result_do_not_disturb_it(case: str) -> None:
     """Neighbours of rows are read with them. Infinities there reach no other result."""
     workload, sketches = CASES[case]
