@@ -19,7 +19,7 @@ ROWS: dict[str, tuple[str, ...]] = {
     "products of float64, sums over pairs of rows": ("2026-11-29-h200-products-pairs",),
     "products whose rows are reduced": ("2026-11-29-h200-products-row-reductions",),
     "contractions with axes in any order, batches of one row": ("2026-11-30-h200-products-contractions",),
-    "few rows whose operands have rows of odd lengths": ("2026-11-30-h200-products-few-odd-rows",),
+    "few rows whose operands have rows of odd lengths": ("2026-12-01-h200-products-few-odd-rows",),
     "maps, reductions, norms, transposes, skinny products": (
         "2026-11-28-h200-memory",
         "2026-11-29-h200-memory-depthwise",

@@ -138,7 +138,7 @@ class FlattenedConvolutionWriter(DirectConvolutionWriter):
         body = substitute(direct.window.body, {CHANNEL: channel, PIXEL: pixel})
         super().__init__(p, s, direct, body, direct.positions_across, direct.columns.width)
         self.b = replace(self.b, size=s.lanes, task=None)
-        self.b_task_panels = (s.panels - 1) * s.vectors + s.last_vectors
+        self.b_task_panels = s.vectors_of_task
 
     def widths(self) -> Iterator[tuple[Self, int, int]]:
         for writer, before, panels in super().widths():

@@ -70,9 +70,14 @@ class CpuGemmSetting:
         return self.vectors * self.lanes
 
     @property
+    def vectors_of_task(self) -> int:
+        """Vectors along ``n`` of a task."""
+        return (self.panels - 1) * self.vectors + (self.last_vectors or self.vectors)
+
+    @property
     def nc(self) -> int:
         """Columns of a task."""
-        return (self.panels - 1) * self.nr + (self.last_vectors or self.vectors) * self.lanes
+        return self.vectors_of_task * self.lanes
 
 
 def lower_fma(p: Gemm, name: str, setting: CpuGemmSetting) -> Kernel:
@@ -215,7 +220,7 @@ class BlockedGemmWriter:
         s, narrow = self.s, int(self.ends_narrow)
         whole = s.panels - narrow
         columns = (self.p.n.extent - 1) % s.nc + 1  # of the last task
-        for vectors, before, count in ((s.vectors, 0, whole), (s.last_vectors, whole, narrow)):
+        for vectors, before, count in ((s.vectors, 0, whole), (s.last_vectors or s.vectors, whole, narrow)):
             if count:
                 writer, rest = copy(self), columns - before * s.nr
                 writer.s = replace(s, vectors=vectors)
