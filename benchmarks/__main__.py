@@ -15,7 +15,7 @@ from importlib import import_module, metadata
 from pathlib import Path
 
 from benchmarks.environment import clean, libraries
-from benchmarks.suite import Options, Result, Suite, commit
+from benchmarks.suite import NoRows, Options, Result, Suite, commit
 
 SUITES = {
     "cpu": "benchmarks.cpu",
@@ -114,7 +114,10 @@ def main() -> int:
         written.replace(given.json)
 
     options = Options(given.rows, given.trials, given.seed, dict(s.split("=", 1) for s in given.set), keep)
-    result = run(options)
+    try:
+        result = run(options)
+    except NoRows as error:
+        parser.error(str(error))
     keep(result, complete=True)
     for row in result.rows:
         print("  ".join(f"{name}={_short(value)}" for name, value in row.items() if not isinstance(value, dict | list)))

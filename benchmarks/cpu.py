@@ -13,7 +13,6 @@ timed. TVM takes part where its package is importable (``cpu_tvm``).
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from typing import Any
 
 import numpy as np
@@ -149,7 +148,7 @@ def run(options: Options) -> Result:
     """Tune and time every row whose name matches."""
     recycle_memory()
     table_of = PACKED_ROWS if options.extra.get("constants") == "1" else ROWS
-    rows = {name: row for name, row in table_of.items() if fnmatch(name, options.rows)}
+    rows = options.chosen(table_of)
     tuned = tune_rows(rows, options, TRIALS, "llvm", "warm")
     device = CpuDevice()
     torch.set_num_threads(device.info.target.threads)

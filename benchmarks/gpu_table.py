@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from fnmatch import fnmatch
 from importlib import import_module
 from statistics import median
 from threading import Thread
@@ -97,7 +96,7 @@ def measured(
     torch.backends.cudnn.benchmark = True  # so that peers have the fastest algorithms
     if "parts" in options.extra:
         return judge(_joined(list(rows), options.extra["parts"]))
-    rows = {name: row for name, row in rows.items() if fnmatch(name, options.rows)}
+    rows = options.chosen(rows)
     compares = options.extra.get("tune_only") != "1"
     if compares:  # PyTorch's compiler takes seconds to import, while nothing is timed yet
         Thread(target=import_module, args=("torch._inductor.compile_fx",), daemon=True).start()

@@ -13,7 +13,6 @@ Settings: ``peers=eager`` leaves compiled peers out, ``peers=default`` max-autot
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from importlib import import_module
 from itertools import pairwise
 from statistics import median
@@ -167,7 +166,7 @@ MODELS: Mapping[str, Model] = {
 def run(options: Options) -> Result:
     """Compile, compare and time every model whose name matches."""
     torch.backends.cudnn.benchmark = True
-    rows = (measured_row(name, model, options) for name, model in MODELS.items() if fnmatch(name, options.rows))
+    rows = (measured_row(name, model, options) for name, model in options.chosen(MODELS).items())
     return kept_result(rows, _judged, options)
 
 

@@ -7,7 +7,6 @@ a half in nine of ten rows, and faster than the fastest peer in most.
 """
 
 from collections.abc import Callable
-from fnmatch import fnmatch
 from importlib import import_module
 
 import torch
@@ -200,7 +199,7 @@ MODULES: dict[str, Model] = {
 def run(options: Options) -> Result:
     """Compile, compare and time every module whose name matches."""
     torch.backends.cudnn.benchmark = True
-    rows = (measured_row(name, model, options) for name, model in MODULES.items() if fnmatch(name, options.rows))
+    rows = (measured_row(name, model, options) for name, model in options.chosen(MODULES).items())
     return kept_result(rows, _judged, options)
 
 

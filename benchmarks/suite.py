@@ -4,10 +4,13 @@ import json
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,17 @@ class Options:
     seed: int = 0
     extra: Mapping[str, str] = field(default_factory=dict)
     keep: Callable[[Result], None] = lambda so_far: None
+
+    def chosen(self, rows: Mapping[str, T]) -> dict[str, T]:
+        """Return the rows whose names match. Raises NoRows where there are none."""
+        found = {name: row for name, row in rows.items() if fnmatch(name, self.rows)}
+        if not found:
+            raise NoRows(f"no row matches {self.rows!r}, a glob; there are {', '.join(rows)}")
+        return found
+
+
+class NoRows(ValueError):
+    """A glob that no row of a suite matches."""
 
 
 Suite = Callable[[Options], Result]

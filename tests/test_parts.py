@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("torch")
 
 from benchmarks import prior_check, reproducibility
-from benchmarks.suite import Options, Result, Row
+from benchmarks.suite import NoRows, Options, Result, Row
 
 Judged = Callable[..., Result]
 
@@ -28,6 +28,13 @@ def judged(tmp_path: Path) -> Judged:
         return run(Options(extra={"parts": ",".join(paths)}))
 
     return judge
+
+
+def test_rows_that_are_not_there_are_refused() -> None:
+    rows = {"matmul-512": 1, "matmul-1024": 2}
+    assert Options(rows="*-512").chosen(rows) == {"matmul-512": 1}
+    with pytest.raises(NoRows, match=r"'matmul-512,matmul-1024', a glob; there are matmul-512, matmul-1024"):
+        Options(rows="matmul-512,matmul-1024").chosen(rows)
 
 
 def twice(row: str, apart: float | None, *, judged: bool = True, **more: object) -> Row:
