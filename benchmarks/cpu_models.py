@@ -19,7 +19,6 @@ import copy
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from fnmatch import fnmatch
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -75,7 +74,7 @@ def run(options: Options) -> Result:
         return Result(tuple(table), summary, not summary["below_bar"], settings, about_device, versions)
 
     with torch.inference_mode():
-        measured = (_measured(name, options) for name in NETWORKS if fnmatch(name, options.rows))
+        measured = (_measured(name, options) for name in options.chosen(NETWORKS))
         return kept_result(printed(measured), judged, options)
 
 

@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from pathlib import Path
 from statistics import median
 
@@ -60,7 +59,7 @@ class Tuning:
 
 
 def run(options: Options) -> Result:
-    rows = {name: row for name, row in ROWS.items() if fnmatch(name, options.rows)}
+    rows = options.chosen(ROWS)
     gpus = DEVICES["cuda"].count()
     trials, executors = options.trials or _TRIALS, options.extra.get("executors", "local").split(",")
     chips = _chips(gpus)

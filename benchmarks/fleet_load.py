@@ -12,7 +12,6 @@
   this processor; ``--trials N`` (60) each. The overhead is what a trial takes beside compiling, checking and timing.
 """
 
-import fnmatch
 import multiprocessing
 import os
 import tempfile
@@ -44,7 +43,7 @@ CONNECT_SECONDS = 120.0
 
 
 def run(options: Options) -> Result:
-    rows = [made(options) for name, made in ROWS.items() if fnmatch.fnmatch(name, options.rows)]
+    rows = [made(options) for made in options.chosen(ROWS).values()]
     summary = {str(row["row"]): row["figure"] for row in rows}
     return Result(tuple(rows), summary, passed=all(bool(row["passed"]) for row in rows))
 

@@ -38,8 +38,9 @@ from ..shared_knobs import COLUMNS_INSIDE, ROWS_INSIDE
 from .packing import NEVER, TASK, WHOLE, BlockedOperand, OperandPanel, below, lanes_below
 
 MOST_PREFETCHING_TILES = 8
-"""Register tiles of a panel of B in place, up to which they prefetch the next one. An Intel Xeon took 0.5 to 0.95 of
-the time of 8 to 64 rows for it, and 1.03 to 1.05 of that of 80 and 100."""
+"""Register tiles of a panel of B in place, up to which they prefetch the next one. Beside MKL, an Intel Xeon took 0.45
+to 0.97 of the time of ten products of 8 to 64 rows for it, 1.04 and 1.09 of that of two whose rows of B lie at pitches
+of powers of two, and 0.97 to 1.05 of that of 80 to 128 rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +127,8 @@ class BlockedGemmWriter:
         k_innermost = p.a.row != 1
         a_batch, b_batch = (batch_of(o, p) for o in (p.a, p.b))
         self.a = BlockedOperand(p.a, p.m, p.k, a_batch, s.mr, s.kc, s.lanes, s.pack_a, k_innermost, k_group)
-        self.b = BlockedOperand(p.b, p.n, p.k, b_batch, s.nr, s.kc, s.lanes, s.pack_b, False, k_group)
-        self.b = replace(self.b, task=(s.panels, s.nc) if s.nc < s.panels * s.nr else None)
+        task = (s.panels, s.nc) if s.nc < s.panels * s.nr else None
+        self.b = BlockedOperand(p.b, p.n, p.k, b_batch, s.nr, s.kc, s.lanes, s.pack_b, False, k_group, task=task)
         self.accumulating_output = next((r for r in p.results if can_accumulate(r, self.dtype)), None)
         waits = self.k_blocks > 1 and self.accumulating_output is not None
         together = (self.a.panels - 1) % s.tiles > 0  # else two tasks would write what panels have in common
@@ -136,8 +137,8 @@ class BlockedGemmWriter:
         self.b_task_panels = s.panels
         self.partial_sums: Buffer | None = None
         self.store_lanes = s.lanes  # columns of an output that are stored at once
-        self.masked = p.n.extent % s.nr != 0  # whether register tiles have columns beyond those of C
-        self.minimal_passes = not any(w.masked for w, _, _ in self.widths())  # all passes place masks better
+        self.masked = False  # whether register tiles have columns beyond those of C (``widths``)
+        self.minimal_passes = not any(w.masked for w, _, _ in self.widths())  # all passes of LLVM place masks better
 
     def kernel(self, name: str) -> Kernel:
         """Return the whole kernel."""
@@ -198,8 +199,8 @@ class BlockedGemmWriter:
 
     @property
     def _prefetches(self) -> bool:
-        """Whether register tiles prefetch the next panel of B: where it lies ready, and they are neither too few to
-        share the work nor so many that they read it from a near cache anyway."""
+        """Whether register tiles prefetch the next panel of B: where several share a packed one, and where few read it
+        in place."""
         if self.b.packing == NEVER:
             return self.s.tiles <= MOST_PREFETCHING_TILES
         return self.b.packing == WHOLE and self.s.tiles > 1

@@ -16,9 +16,9 @@ LOAD_COST = 1 / 4
 first-level cache of an Intel Xeon reached 0.90 to 0.98 of the peak, with 0.63 to 0.44 loads for each."""
 
 IN_FLIGHT = 10
-"""Multiply-adds that a core has begun and not ended, at most: each of two units begins one in a cycle, which takes four
-cycles, and two more for what comes between. One narrow panel of a task waits for no more; those of 4 to 16 accumulators
-took the same on an AMD EPYC. On an Intel Xeon 8 took 1.4 times as long as 24, for each multiply-add."""
+"""Multiply-adds that a narrow panel of a task must have under way to keep the units busy: each of two units begins one
+in a cycle, which takes four cycles, and two more were fitted. Those of 4 to 16 accumulators took the same on an AMD
+EPYC. On an Intel Xeon 8 took 1.4 times as long as 24, for each multiply-add."""
 
 SPILL_COST = 2
 """How much longer a tile takes that needs every vector register: LLVM then keeps an accumulator on the stack, and each

@@ -36,11 +36,12 @@ from ....te.functions import cast
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.gemm import Gemm
 from ...tile.names import FreshNameWriter
+from ..gemm_mma.operands import atom_of, find_mma_atom
 from ..l2_prefetch import L2Prefetch, prefetch_operands
 from ..launch_axes import warp_axes
 from ..split_k import ColumnSlice, allocate_partials, reduce_columns
 from .mma_sizes import SkinnyMmaSizes
-from .mma_tiles import ATOM_M, ATOM_N, COPY_ELEMENTS, mma_atom_for, tile_layout
+from .mma_tiles import ATOM_M, ATOM_N, COPY_ELEMENTS, tile_layout
 from .shifted_tiles import ShiftedRows, can_shift, is_for_ldmatrix, is_in_vectors, shifted_rows_of
 
 
@@ -55,9 +56,7 @@ class _SkinnyMmaWriter:
         self.p, self.s = p, s
         self.b, self.a = p.b.load, p.a.load
         self.dtype = self.b.buffer.dtype
-        atom = mma_atom_for(p)
-        assert atom is not None
-        self.atom = atom
+        self.atom = atom_of(p)
         self.a_is_k_major, self.b_is_k_major = p.a.k == 1, p.b.k == 1
         self.shifted_a, self.shifted_b = (shifted_rows_of(p, o) for o in (p.a, p.b))
         self.shares_a = s.warps_n > 1
@@ -233,7 +232,7 @@ class _SkinnyMmaWriter:
             n = i * ATOM_M + (quarter % 2 * 8 + self.lane // 4)
             at = k + quarter // 2 * (self.atom.k // 2)
             tile = (self.b_stages, (self.warp, stage))
-            self._load_shifted(b, (i, half), quarter, self.shifted_b, tile, n, at, k_major=self.b_is_k_major)
+            self._load_shifted(b, (i, half), quarter, self.shifted_b, tile, n, at)
 
     def _load_shifted_a(self, a: Buffer, j: Expr, k: Expr, stage: Expr) -> None:
         """Load the fragments of two atoms, in the order of ldmatrix: quarter by quarter along ``k``."""
@@ -241,7 +240,7 @@ class _SkinnyMmaWriter:
         for quarter in range(4):
             m, at = j * ATOM_N + self.lane // 4, k + quarter * (self.atom.k // 2)
             tile = (self.a_stages, (self.a_owner, stage))
-            self._load_shifted(a, (j,), quarter, self.shifted_a, tile, m, at, k_major=self.a_is_k_major)
+            self._load_shifted(a, (j,), quarter, self.shifted_a, tile, m, at)
 
     def _load_shifted(
         self,
@@ -252,12 +251,11 @@ class _SkinnyMmaWriter:
         tile: tuple[Buffer, tuple[Expr, Expr]],
         own: Expr,
         k: Expr,
-        *,
-        k_major: bool,
     ) -> None:
-        """Load what a register of a fragment holds: the elements at ``own`` along ``m`` or ``n`` that this lane has of
-        the places from ``k`` on. Float32 is rounded."""
-        w, (stages, at), together = self.w, tile, self.atom.register_elements
+        """Load what the register number ``quarter`` of a fragment at ``to`` holds: the elements at ``own`` along ``m``
+        or ``n`` that this lane has of the places from ``k`` on. ``tile``: the stages, and the owner and stage. Float32
+        is rounded."""
+        w, (stages, at), together, k_major = self.w, tile, self.atom.register_elements, rows.column == "k"
         first, k = quarter * together, k + self.lane % 4 * together
         if k_major and together > 1:
             pair = rows.elements(stages, at, own, k, together)
@@ -294,7 +292,7 @@ def can_lower_skinny_mma(p: Gemm) -> bool:
 
 def can_shift_skinny_mma(p: Gemm) -> bool:
     """Return whether an operand has rows that begin or end elsewhere, and the same holds else. Where B has, A may lie
-    along ``m``, and operands may be float32 that are rounded to TF32; the few elements of A alone are repacked soon."""
+    along ``m``, and operands may be float32 that are rounded to TF32; a copy of A alone takes little time."""
     if not _can_multiply(p) or all(is_in_vectors(p, o) for o in (p.a, p.b)):
         return False
     if is_in_vectors(p, p.b) and (p.a.k != 1 or p.precision == TF32):
@@ -304,6 +302,6 @@ def can_shift_skinny_mma(p: Gemm) -> bool:
 
 def _can_multiply(p: Gemm) -> bool:
     """Return whether mma.sync takes both operands, which are loads."""
-    if mma_atom_for(p) is None or p.accumulator.dtype != float32:
+    if find_mma_atom(p) is None or p.accumulator.dtype != float32:
         return False
     return all(1 in (o.k, o.row) for o in (p.a, p.b))

@@ -10,11 +10,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from ....core.dtypes import DType, float32, tfloat32
-from ....core.precision import TF32
+from ....core.dtypes import DType
 from ....ir.buffer import Layout, Swizzle
 from ....ir.gpu.mma import WARP_MMA_ATOMS, MmaAtom
-from ...problems.gemm import Gemm
 from ...space.columns import Ints
 from ..unaligned_loads import VECTOR_BYTES
 
@@ -31,16 +29,6 @@ def mma_atom_of(operand: DType) -> MmaAtom | None:
     """Return the m16n8k16 instruction that multiplies operands of this type; None where there is none."""
     shape = (ATOM_M, ATOM_N, ATOM_K)
     return next((a for a in WARP_MMA_ATOMS.values() if a.operand == operand and (a.m, a.n, a.k) == shape), None)
-
-
-def mma_atom_for(p: Gemm) -> MmaAtom | None:
-    """Return the instruction that multiplies the operands of a product: m16n8k16, or m16n8k8 for float32 that may be
-    rounded to TF32. None where there is none."""
-    if p.a.load is None or p.b.load is None or p.a.load.buffer.dtype != p.b.load.buffer.dtype:
-        return None
-    if p.b.load.buffer.dtype == float32 and p.precision == TF32:
-        return next(a for a in WARP_MMA_ATOMS.values() if a.operand == tfloat32)
-    return mma_atom_of(p.b.load.buffer.dtype)
 
 
 def tile_pitch(columns: int) -> int:
