@@ -78,6 +78,13 @@ def test_kernels_compute_their_expression(case: str, pack_a: str, pack_b: str, t
     _agrees(CASES[case], replace(setting, pack_a=pack_a, pack_b=pack_b), tiles=tiles)
 
 
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("pack_b", ["task", "whole"])
+def test_the_last_panel_of_a_task_may_be_narrower(case: str, pack_b: str) -> None:
+    setting = replace(SMALL_DOTS, panels=2, last_vectors=1, pack_b=pack_b)
+    _agrees(CASES[case], setting, tiles=False)
+
+
 @pytest.mark.parametrize("tiles", [False, True], ids=["dots", "tiles"])
 def test_the_left_operand_may_be_read_where_it_is(tiles: bool) -> None:
     setting = SMALL_TILES if tiles else SMALL_DOTS

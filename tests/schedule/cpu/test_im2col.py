@@ -57,9 +57,10 @@ SETTINGS = [
     CpuGemmSetting(3, 1, 8, 1, 1, 10, "whole", "task"),
     CpuGemmSetting(4, 1, 8, 2, 3, 64, "task", "task"),
 ]
+NARROW = CpuGemmSetting(3, 2, 8, 2, 2, 9, "task", "task", last_vectors=1)
 
 
-@pytest.mark.parametrize("setting", SETTINGS, ids=["even", "one panel", "whole k"])
+@pytest.mark.parametrize("setting", [*SETTINGS, NARROW], ids=["even", "one panel", "whole k", "narrow panel"])
 @pytest.mark.parametrize("case", CASES)
 def test_im2col_computes_its_expression(case: str, setting: CpuGemmSetting) -> None:
     workload = CASES[case]

@@ -46,6 +46,7 @@ CASES = {
     "padded": _conv2d(padding=1),
     "not padded": _conv2d(),
     "whole tiles": _conv2d(channels=8, height=6, width=8, filters=16),
+    "more filters than a task has": _conv2d(filters=35, padding=1, bias=True),
     "far padded": _conv2d(padding=2, activation="relu"),
     "several images": _conv2d(batch=2, height=4, width=5, padding=1, bias=True, residual=True),
     "a row of pixels": _conv2d(height=3, width=12),
@@ -53,17 +54,24 @@ CASES = {
     "half": _conv2d(padding=1, dtype="float16"),
     "double": _conv2d(padding=1, dtype="float64"),
 }
-SETTINGS = {"several tiles": (3, 1, 4, 2, "whole"), "one tile": (4, 2, 1, 1, "task"), "tall": (16, 1, 2, 1, "whole")}
-"""Rows and vectors of a register tile, how many of them a task has along both axes, and when filters are packed."""
+SETTINGS = {
+    "several tiles": (3, 1, 4, 2, 1, "whole"),
+    "one tile": (4, 2, 1, 1, 2, "task"),
+    "tall": (16, 1, 2, 1, 1, "whole"),
+    "narrow panel": (3, 2, 2, 2, 1, "whole"),
+    "narrow panel of a task": (3, 2, 2, 2, 1, "task"),
+}
+"""Rows and vectors of a register tile, how many of them a task has along both axes, the vectors of its last panel, and
+when filters are packed."""
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("case", CASES)
 def test_kernels_compute_their_expression(case: str, setting: str) -> None:
-    mr, vectors, tiles, panels, pack_b = SETTINGS[setting]
+    mr, vectors, tiles, panels, last, pack_b = SETTINGS[setting]
     product, rows = tile_rows_of(CASES[case]) or pytest.fail("no such convolution")
     lanes = AVX2.vector_bytes // product.accumulator.dtype.bytes
-    chosen = CpuGemmSetting(mr, vectors, lanes, tiles, panels, product.k.extent, "task", pack_b)
+    chosen = CpuGemmSetting(mr, vectors, lanes, tiles, panels, product.k.extent, "task", pack_b, last_vectors=last)
     assert_kernel_agrees(CASES[case], lower_winograd(product, "k", chosen, rows), AVX2)
 
 
